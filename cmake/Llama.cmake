@@ -1,0 +1,87 @@
+# Finds the pinned llama.cpp source and builds it once for each compiler and sanitizer family.
+#
+#   in   HEADSTART_LLAMA_DIR   the unpacked llama-cpp-python source distribution
+#        HEADSTART_SANITIZE    "", "address,undefined" or "thread"
+#   out  targets headstart::llama (ggml + libllama) and headstart::llama_common
+#
+# The archives lie in HEADSTART_DEPS_DIR, outside the build tree, under a key made of the source,
+# the compiler, its flags and the CPU (ggml is built for the CPU it stands on).
+set(HEADSTART_LLAMA_DIR "" CACHE PATH "Unpacked llama-cpp-python source distribution")
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(deps_default "$ENV{XDG_CACHE_HOME}/headstart/deps")
+else()
+  set(deps_default "$ENV{HOME}/.cache/headstart/deps")
+endif()
+set(HEADSTART_DEPS_DIR "${deps_default}" CACHE PATH "Where built dependencies are kept")
+
+if(NOT EXISTS "${HEADSTART_LLAMA_DIR}/vendor/llama.cpp/ggml/CMakeLists.txt")
+  message(FATAL_ERROR "HEADSTART_LLAMA_DIR='${HEADSTART_LLAMA_DIR}' holds no vendor/llama.cpp. "
+    "Use ./run build, which fetches the pinned source, or pass -DHEADSTART_LLAMA_DIR=.")
+endif()
+set(llama_src "${HEADSTART_LLAMA_DIR}/vendor/llama.cpp")
+
+set(llama_flags "")
+if(HEADSTART_SANITIZE)
+  # O1: a sanitized libllama at O3 takes twice as long to build and tests no more.
+  set(llama_flags "-fsanitize=${HEADSTART_SANITIZE} -fno-omit-frame-pointer -g1 -O1")
+endif()
+
+execute_process(
+  COMMAND sh -c "cd '${llama_src}' && find ggml src common include vendor/nlohmann vendor/cpp-httplib -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+  OUTPUT_VARIABLE source_hash COMMAND_ERROR_IS_FATAL ANY)
+if(CMAKE_CROSSCOMPILING)
+  set(target_cpu "${CMAKE_SYSTEM_PROCESSOR}")
+else()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -E -v - INPUT_FILE /dev/null
+    ERROR_VARIABLE target_cpu OUTPUT_QUIET)
+  string(REGEX MATCH "[^\n]*cc1[^\n]*|[^\n]*-cc1[^\n]*" target_cpu "${target_cpu}")
+endif()
+file(SHA256 "${CMAKE_CURRENT_LIST_DIR}/llama/CMakeLists.txt" recipe_hash)
+string(SHA256 llama_key
+  "${source_hash}|${CMAKE_CXX_COMPILER}|${CMAKE_CXX_COMPILER_VERSION}|${llama_flags}|${target_cpu}|${recipe_hash}")
+string(SUBSTRING "${llama_key}" 0 16 llama_key)
+set(llama_build "${HEADSTART_DEPS_DIR}/llama-${CMAKE_CXX_COMPILER_ID}-${llama_key}")
+
+if(NOT EXISTS "${llama_build}/complete")
+  message(STATUS "Building ggml and libllama in ${llama_build} (once)")
+  set(launchers "")
+  find_program(CCACHE_PROGRAM ccache)
+  if(CCACHE_PROGRAM)
+    set(launchers -DCMAKE_C_COMPILER_LAUNCHER=${CCACHE_PROGRAM}
+                  -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE_PROGRAM})
+  endif()
+  set(toolchain "")
+  if(CMAKE_TOOLCHAIN_FILE)
+    set(toolchain -DCMAKE_TOOLCHAIN_FILE=${CMAKE_TOOLCHAIN_FILE})
+  endif()
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/llama -B ${llama_build} -G Ninja
+      -DCMAKE_BUILD_TYPE=Release -DHEADSTART_LLAMA_DIR=${HEADSTART_LLAMA_DIR}
+      -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
+      "-DCMAKE_C_FLAGS_RELEASE=-O3 -DNDEBUG ${llama_flags}"
+      "-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG ${llama_flags}"
+      ${launchers} ${toolchain}
+    COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE ${llama_build}.log ERROR_FILE ${llama_build}.log)
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${llama_build} COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE "${llama_build}/complete" "${llama_key}\n")
+endif()
+
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+
+add_library(headstart_llama INTERFACE)
+add_library(headstart::llama ALIAS headstart_llama)
+target_include_directories(headstart_llama SYSTEM INTERFACE
+  ${llama_src}/ggml/include ${llama_src}/include)
+set(lib "${llama_build}/lib")
+target_link_libraries(headstart_llama INTERFACE
+  ${lib}/libllama.a ${lib}/libggml.a ${lib}/libggml-cpu.a ${lib}/libggml-base.a
+  Threads::Threads ${CMAKE_DL_LIBS})
+
+add_library(headstart_llama_common INTERFACE)
+add_library(headstart::llama_common ALIAS headstart_llama_common)
+target_include_directories(headstart_llama_common SYSTEM INTERFACE
+  ${llama_src}/common ${llama_src}/vendor)
+target_link_libraries(headstart_llama_common INTERFACE
+  ${lib}/libllama-common.a ${lib}/libllama-common-base.a headstart_llama
+  ${lib}/libcpp-httplib.a OpenSSL::SSL OpenSSL::Crypto)

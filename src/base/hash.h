@@ -1,0 +1,50 @@
+// base/hash.h: SHA-256 for identity (OpenSSL), XXH3-64 for damage (xxHash).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace headstart {
+
+using Digest = std::array<uint8_t, 32>;
+
+// Feeds bytes, then finish() once. Not thread-safe; one owner.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  Sha256& update(std::span<const std::byte> bytes);
+  Sha256& update(std::string_view text);
+  Digest finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string to_hex(std::span<const uint8_t> bytes);
+// Errors: kInvalidArgument unless `hex` is exactly 64 lower-case hexadecimal digits.
+Result<Digest> digest_from_hex(std::string_view hex);
+
+uint64_t checksum(std::span<const std::byte> bytes);  // XXH3-64
+
+struct DigestHash {
+  size_t operator()(const Digest& d) const {
+    size_t h;
+    static_assert(sizeof(h) <= sizeof(Digest));
+    __builtin_memcpy(&h, d.data(), sizeof(h));  // a digest is already uniform
+    return h;
+  }
+};
+
+}  // namespace headstart
