@@ -7,7 +7,9 @@
 //
 //   units    sizes and offsets in bytes from the start of the chunk
 //   threads  values; an EncodedChunk never changes once sealed
-//   errors   parse_header and check_cell return kCorrupt; the message names the field
+//   errors   kCorrupt: damaged, or never a chunk; kUnsupported: whole, but made by a newer version
+//            (a codec, flag or reserved field that this one does not know). The message names the
+//            field.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +48,12 @@ struct KvShape {
 inline constexpr uint32_t kLayersMax = 1024;
 inline constexpr uint32_t kHeadsMax = 1024;
 inline constexpr uint32_t kHeadSizeMax = 1024;
+inline constexpr uint32_t kPositionsMax = uint32_t{1} << 31;
 inline constexpr uint64_t kChunkBytesMax = uint64_t{1} << 30;
-inline constexpr uint64_t kHeaderBytesMax = uint64_t{1} << 20;  // header, token ids and table
+inline constexpr uint64_t kHeaderBytesMax = uint64_t{1} << 20;
 
 enum ChunkFlags : uint32_t {
-  kFlagTail = 1,         // ends where its prompt ended, not at a final cut; a longer one replaces it
+  kFlagTail = 1,  // ends where its prompt ended, not at a final cut; a longer one replaces it
   kFlagApproximate = 2,  // computed behind a repaired cell: never under a prefix key
 };
 
@@ -63,11 +66,11 @@ struct ChunkMeta {
   KvShape shape;
   Codec codec = Codec::kF16;
   uint32_t flags = 0;
-  uint32_t pos_first = 0;    // position of its first token when it was computed
+  uint32_t pos_first = 0;  // position of its first token when it was computed
   // Its first n_strict tokens have the bits that a cold run of any longer prompt gives; the others
   // are equal up to rounding (made by decode kernels, or behind such).
   uint32_t n_strict = 0;
-  double compute_s = 0;      // measured seconds that computing it took
+  double compute_s = 0;  // measured seconds that computing it took
   std::vector<Token> tokens;
 
   ChunkId id() const { return {prefix_key, numeric}; }
@@ -82,9 +85,9 @@ struct CellEntry {
 
 struct ChunkHeader {
   ChunkMeta meta;
-  uint64_t header_bytes = 0;      // header, token ids and table: what parse_header needs
+  uint64_t header_bytes = 0;  // fixed part, token ids and table: what parse_header needs
   uint64_t file_bytes = 0;
-  std::vector<CellEntry> cells;   // [n_layer * 2], K of a layer before its V
+  std::vector<CellEntry> cells;  // [n_layer * 2], K of a layer before its V
 
   const CellEntry& cell(uint32_t layer, Part part) const {
     return cells[layer * 2 + static_cast<uint32_t>(part)];
@@ -99,6 +102,7 @@ Result<uint64_t> header_size(std::span<const std::byte> fixed_part);
 // Checks magic, version, limits, the header's checksum, the table's geometry against file_bytes,
 // the prefix key against parent and tokens. `bytes` starts at the chunk and holds header_bytes.
 Result<ChunkHeader> parse_header(std::span<const std::byte> bytes);
+// Checks the cell's size and checksum.
 Result<void> check_cell(const CellEntry& cell, std::span<const std::byte> bytes);
 
 class EncodedChunk;
@@ -107,11 +111,15 @@ class EncodedChunk;
 // seal() writes checksums and the header (the costly part: call it off the compute thread).
 class ChunkBuilder {
  public:
-  explicit ChunkBuilder(ChunkMeta meta);  // CHECKs the limits above
+  // CHECKs the limits above, and that prefix_key follows from parent_key and tokens.
+  explicit ChunkBuilder(ChunkMeta meta);
 
   std::span<Half> cell(uint32_t layer, Part part);  // [n_token, n_head_kv, d_head]
   const ChunkMeta& meta() const { return header_.meta; }
   uint64_t size_bytes() const { return header_.file_bytes; }
+  // The filled cells before seal(), which may run meanwhile: checksums are zero and bytes() is not
+  // a chunk yet; header().meta and cell() are what they will be.
+  std::shared_ptr<const EncodedChunk> peek() const;
   std::shared_ptr<const EncodedChunk> seal() &&;
 
  private:

@@ -4,8 +4,9 @@
 //
 //   fingerprint   the model: GGUF bytes and what changes K,V (model/fingerprint.h)
 //   numeric       how it was computed: executor, kernels, instruction set, live KV type
-//   prefix key    SHA-256(parent's prefix key ‖ token ids); the root is made of fingerprint and salt
-//   content key   SHA-256(fingerprint ‖ salt ‖ token ids): position-free, for reuse with repair
+//   prefix key    SHA-256(parent's prefix key ‖ token ids); the root is made of fingerprint and
+//   salt content key   SHA-256(fingerprint ‖ salt ‖ token ids): position-free, for reuse with
+//   repair
 //
 // The numeric identity stands beside the prefix key instead of inside its root, so that one walk
 // over the children of a key finds the chunks of every identity
@@ -19,10 +20,11 @@
 #include <string_view>
 
 #include "base/hash.h"
+#include "base/token.h"
 
 namespace headstart::kv {
 
-using Token = int32_t;
+using headstart::Token;
 
 inline constexpr uint32_t kChunkTokensMax = 144;
 
@@ -39,7 +41,9 @@ struct ChunkId {
 };
 
 struct ChunkIdHash {
-  size_t operator()(const ChunkId& id) const { return DigestHash()(id.prefix_key) ^ DigestHash()(id.numeric); }
+  size_t operator()(const ChunkId& id) const {
+    return DigestHash()(id.prefix_key) ^ DigestHash()(id.numeric);
+  }
 };
 
 }  // namespace headstart::kv

@@ -1,0 +1,191 @@
+#include "store/eviction.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace headstart::store {
+namespace {
+
+// What is believed of each class before anything was measured: budgets hit in a turnover, and how
+// many turnovers of evidence that belief is worth.
+constexpr double kBeliefRate[] = {0.25, 1.0, 1.0};
+constexpr double kBeliefTurnovers = 0.001;
+
+double sum_log2(double a, double b) {
+  const double high = std::max(a, b), low = std::min(a, b);
+  return high + std::log2(1 + std::exp2(low - high));
+}
+
+double density_log2(const EvictionEntry& chunk) {
+  // A nanosecond rather than nothing, so that chunks without a measured time still have an order.
+  const double seconds = std::isfinite(chunk.compute_s) ? std::max(chunk.compute_s, 1e-9) : 1e-9;
+  return std::log2(seconds / static_cast<double>(std::max<uint64_t>(chunk.size_bytes, 1)));
+}
+
+}  // namespace
+
+Eviction::Eviction(uint64_t budget_bytes, EvictionOptions options)
+    : budget_bytes_(static_cast<double>(std::max<uint64_t>(budget_bytes, 1))), options_(options) {}
+
+void Eviction::add(const EvictionEntry& chunk, std::span<const kv::ChunkId> replaced) {
+  HS_CHECK(!contains(chunk.id), "the chunk is already here");
+  double uses_log2 = age_log2();
+  const Class kind = inherit(chunk, replaced, uses_log2);
+
+  Entry& entry = entries_[chunk.id];
+  entry.chunk = chunk;
+  entry.serial = n_added_++;
+  entry.kind = kind;
+  entry.uses_log2 = uses_log2;
+  entry.worth = uses_log2 + density_log2(chunk);
+  size_bytes_ += chunk.size_bytes;
+  class_bytes_[kind] += static_cast<double>(chunk.size_bytes);
+  Node& node = nodes_[chunk.id.prefix_key];
+  node.entries.push_back(&entry);
+  refresh_leaves(node);
+  Node& parent = nodes_[chunk.parent_key];
+  ++parent.n_child;
+  refresh_leaves(parent);
+  advance(chunk.size_bytes);
+}
+
+Eviction::Class Eviction::inherit(const EvictionEntry& chunk, std::span<const kv::ChunkId> replaced,
+                                  double& uses_log2) {
+  Class kind = kFresh;
+  for (const kv::ChunkId& id : replaced) {
+    auto it = entries_.find(id);
+    if (it == entries_.end()) continue;
+    uses_log2 = sum_log2(uses_log2, it->second.uses_log2);
+    kind = std::max(kind, it->second.kind);
+  }
+  if (auto ghost = ghost_of_.find(chunk.id); ghost != ghost_of_.end()) {
+    uses_log2 = sum_log2(uses_log2, ghost->second->uses_log2);
+    kind = kUsed;
+    ghost_bytes_ -= ghost->second->size_bytes;
+    ghosts_.erase(ghost->second);
+    ghost_of_.erase(ghost);
+  }
+  if (auto parent = nodes_.find(chunk.parent_key); kind == kFresh && parent != nodes_.end()) {
+    // The last of a run, not a fork such as a system prompt that many conversations start with.
+    bool used = std::any_of(parent->second.entries.begin(), parent->second.entries.end(),
+                            [](const Entry* e) { return e->kind != kFresh; });
+    if (used && parent->second.n_child == 0) kind = kExtension;
+  }
+  return kind;
+}
+
+void Eviction::use(const kv::ChunkId& id) {
+  auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  Entry& entry = it->second;
+  hits_[entry.kind] += static_cast<double>(entry.chunk.size_bytes) / budget_bytes_;
+  set_uses(entry, sum_log2(entry.uses_log2, age_log2()), kUsed);
+}
+
+void Eviction::erase(const kv::ChunkId& id) {
+  auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  unlink(it->second);
+  entries_.erase(it);
+}
+
+std::optional<kv::ChunkId> Eviction::evict() {
+  const Entry* least = nullptr;
+  double least_worth = 0;
+  for (int kind = 0; kind < kClasses; ++kind) {
+    if (leaves_[kind].empty()) continue;
+    const Entry* entry = *leaves_[kind].begin();
+    const double worth = entry->worth + likelihood_log2(static_cast<Class>(kind));
+    if (least == nullptr || worth < least_worth) {
+      least = entry;
+      least_worth = worth;
+    }
+  }
+  if (least == nullptr) {
+    HS_CHECK(entries_.empty(), "every parent has a leaf below it");
+    return std::nullopt;
+  }
+  const kv::ChunkId id = least->chunk.id;
+  remember(*least);
+  erase(id);
+  return id;
+}
+
+// Time passes as chunks arrive: old evidence fades, and every class pays for the room that it took.
+void Eviction::advance(uint64_t size_bytes) {
+  const double turnover = static_cast<double>(size_bytes) / budget_bytes_;
+  const double fade = std::exp2(-turnover / options_.memory);
+  turnovers_ += turnover;
+  for (int kind = 0; kind < kClasses; ++kind) {
+    hits_[kind] *= fade;
+    occupied_[kind] = occupied_[kind] * fade + class_bytes_[kind] / budget_bytes_ * turnover;
+  }
+}
+
+double Eviction::likelihood_log2(Class kind) const {
+  return std::log2((hits_[kind] + kBeliefRate[kind] * kBeliefTurnovers) /
+                   (occupied_[kind] + kBeliefTurnovers));
+}
+
+void Eviction::set_uses(Entry& entry, double uses_log2, Class kind) {
+  if (entry.leaf) leaves_[entry.kind].erase(&entry);
+  class_bytes_[entry.kind] -= static_cast<double>(entry.chunk.size_bytes);
+  class_bytes_[kind] += static_cast<double>(entry.chunk.size_bytes);
+  entry.kind = kind;
+  entry.uses_log2 = uses_log2;
+  entry.worth = uses_log2 + density_log2(entry.chunk);
+  if (entry.leaf) leaves_[kind].insert(&entry);
+}
+
+void Eviction::refresh_leaves(Node& node) {
+  // A chunk that another identity holds too may go: its children stay reachable through the other.
+  const bool leaf = node.n_child == 0 || node.entries.size() > 1;
+  for (Entry* entry : node.entries) {
+    if (leaf == entry->leaf) continue;
+    entry->leaf = leaf;
+    if (leaf) {
+      leaves_[entry->kind].insert(entry);
+    } else {
+      leaves_[entry->kind].erase(entry);
+    }
+  }
+}
+
+void Eviction::unlink(Entry& entry) {
+  if (entry.leaf) leaves_[entry.kind].erase(&entry);
+  size_bytes_ -= entry.chunk.size_bytes;
+  class_bytes_[entry.kind] -= static_cast<double>(entry.chunk.size_bytes);
+  auto node = nodes_.find(entry.chunk.id.prefix_key);
+  std::erase(node->second.entries, &entry);
+  refresh_leaves(node->second);
+  auto parent = nodes_.find(entry.chunk.parent_key);
+  --parent->second.n_child;
+  refresh_leaves(parent->second);
+  for (const Digest& key : {entry.chunk.id.prefix_key, entry.chunk.parent_key}) {
+    auto it = nodes_.find(key);
+    if (it != nodes_.end() && it->second.n_child == 0 && it->second.entries.empty()) {
+      nodes_.erase(it);
+    }
+  }
+}
+
+void Eviction::remember(const Entry& entry) {
+  ghosts_.push_back({entry.chunk.id, entry.uses_log2, entry.chunk.size_bytes});
+  ghost_of_[entry.chunk.id] = std::prev(ghosts_.end());
+  ghost_bytes_ += entry.chunk.size_bytes;
+  trim_ghosts();
+}
+
+void Eviction::trim_ghosts() {
+  const double bytes_max = options_.ghost_budgets * budget_bytes_;
+  while (!ghosts_.empty() &&
+         (ghosts_.size() > options_.n_ghost_max || static_cast<double>(ghost_bytes_) > bytes_max)) {
+    ghost_bytes_ -= ghosts_.front().size_bytes;
+    ghost_of_.erase(ghosts_.front().id);
+    ghosts_.pop_front();
+  }
+}
+
+}  // namespace headstart::store
