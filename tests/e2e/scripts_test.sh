@@ -180,6 +180,11 @@ Run.RefusesAnUnknownVerb() {
   expect contains err.txt "no verb 'fly'"
 }
 
+Run.HelpsWithAVerb() {
+  expect_exit 0 ./run test --help
+  expect contains out.txt "--all adds the tests labelled long"
+}
+
 Run.NeedsAHome() {
   expect_exit 1 env -u HOME ./run model qwen
   expect contains err.txt "set HOME"
@@ -316,7 +321,7 @@ Test.SumsItsTreesInTheLastLine() {
 }
 
 Test.AllAddsLongTestsAndThreads() {
-  expect_exit 0 ./run test --all
+  expect_exit 0 ./run test -j1 --all
   expect contains out.txt "release: 100% tests passed, 0 tests failed out of 3"
   expect contains out.txt "tsan: 100% tests passed, 0 tests failed out of 1"
   expect test "$(tail -n 1 out.txt)" = "100% tests passed, 0 tests failed out of 5"
