@@ -82,6 +82,11 @@ add_library(headstart_llama_common INTERFACE)
 add_library(headstart::llama_common ALIAS headstart_llama_common)
 target_include_directories(headstart_llama_common SYSTEM INTERFACE
   ${llama_src}/common ${llama_src}/vendor)
+# httplib.h lays out its classes by these: all who include it must say what its archive was built
+# with (vendor/cpp-httplib/CMakeLists.txt; of these only OPENSSL_SUPPORT is public there).
+target_compile_definitions(headstart_llama_common INTERFACE
+  CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_TCP_NODELAY=1 CPPHTTPLIB_LISTEN_BACKLOG=512
+  CPPHTTPLIB_REQUEST_URI_MAX_LENGTH=32768 CPPHTTPLIB_FORM_URL_ENCODED_PAYLOAD_MAX_LENGTH=1048576)
 target_link_libraries(headstart_llama_common INTERFACE
   ${lib}/libllama-common.a ${lib}/libllama-common-base.a headstart_llama
   ${lib}/libcpp-httplib.a OpenSSL::SSL OpenSSL::Crypto)

@@ -1,0 +1,56 @@
+#include "server/api_error.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <utility>
+
+namespace headstart::server {
+
+ApiError bad_field(std::string_view param, std::string_view what) {
+  ApiError error;
+  error.message = param.empty() ? std::string(what) : fmt::format("'{}' {}", param, what);
+  error.param = param;
+  error.code = "invalid_value";
+  return error;
+}
+
+ApiError unsupported_field(std::string_view param, std::string_view what) {
+  ApiError error = bad_field(param, what);
+  error.code = "unsupported_value";
+  return error;
+}
+
+ApiError unavailable(std::string_view code, std::string message) {
+  ApiError error;
+  error.status = 503;
+  error.message = std::move(message);
+  error.type = "unavailable_error";
+  error.code = code;
+  return error;
+}
+
+ApiError from_engine(const Error& error) {
+  switch (error.code) {
+    case Code::kInvalidArgument:
+    case Code::kUnsupported: {
+      ApiError bad;
+      bad.message = error.message;
+      bad.code = "invalid_value";
+      return bad;
+    }
+    case Code::kExhausted: return unavailable("exhausted", error.message);
+    case Code::kUnavailable: return unavailable("unavailable", error.message);
+    case Code::kCancelled: return unavailable("cancelled", "the request was cancelled");
+    case Code::kNotFound:
+    case Code::kCorrupt:
+    case Code::kIo: break;
+  }
+  ApiError internal;
+  internal.status = 500;
+  internal.message = error.message;
+  internal.type = "server_error";
+  internal.code = "internal_error";
+  return internal;
+}
+
+}  // namespace headstart::server

@@ -1,0 +1,146 @@
+// server/fake_completer.h: a model whose every step a test decides.
+//
+// Tokenizes one byte to one token. Answers with a script, one piece after another; a Gate holds it
+// where the test wants it held.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/completer.h"
+
+namespace headstart::server {
+
+// Lets threads through one by one. open() lets everyone through from then on.
+class Gate {
+ public:
+  void open() { add(1 << 20); }
+  void add(int n) {
+    std::lock_guard lock(mutex_);
+    n_ += n;
+    changed_.notify_all();
+  }
+  // False where `cancel` was asked to stop first.
+  bool pass(const std::stop_token& cancel) {
+    std::unique_lock lock(mutex_);
+    std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
+    while (n_ == 0 && !cancel.stop_requested()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(1));
+    }
+    if (cancel.stop_requested()) return false;
+    --n_;
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int n_ = 0;
+};
+
+class FakeCompleter final : public Completer {
+ public:
+  std::vector<std::string> pieces = {"Hel", "lo"};
+  uint32_t n_context = 1024;
+  uint32_t n_cached = 0;
+  bool throws = false;
+  std::optional<Error> error;  // instead of an answer, after the pieces
+  Gate start;                  // before the first piece
+  Gate step;                   // before each piece
+  FakeCompleter(bool held = false) {
+    if (!held) {
+      start.open();
+      step.open();
+    }
+  }
+
+  const std::string& model_name() const override { return name_; }
+  uint32_t n_ctx() const override { return n_context; }
+  int32_t n_vocab() const override { return 256; }
+  Result<std::string> render(const std::vector<model::ChatMessage>& messages) const override {
+    std::string text;
+    for (const auto& m : messages) {
+      if (m.content == "refuse me") {
+        return Error{Code::kInvalidArgument, "the template refuses these messages"};
+      }
+      text += "<" + m.role + ">" + m.content;
+    }
+    return text;
+  }
+  std::vector<Token> tokenize(std::string_view text) const override {
+    std::vector<Token> tokens;
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  Result<exec::Completion> complete(const exec::CompletionRequest& request) override {
+    note(request, +1);
+    auto result = answer(request);
+    note(request, -1);
+    if (!result.ok() && result.error().code == Code::kCancelled) count_cancelled();
+    return result;
+  }
+  exec::EngineStats stats() const override {
+    exec::EngineStats stats;
+    stats.n_prompt_token = 12;
+    store::TierStats ram;
+    ram.n_hit = 3;
+    ram.size_bytes = 4096;
+    stats.store.tiers.emplace_back("ram", ram);
+    return stats;
+  }
+
+  // What was asked, in the order in which it ran.
+  std::vector<exec::CompletionRequest> seen() const { return locked(seen_); }
+  int n_cancelled() const { return locked(n_cancelled_); }
+  int n_active_max() const { return locked(n_active_max_); }
+
+ private:
+  Result<exec::Completion> answer(const exec::CompletionRequest& request) {
+    const Error cancelled{Code::kCancelled, "cancelled"};
+    if (!start.pass(request.cancel)) return cancelled;
+    if (throws) throw std::runtime_error("a library's exception");
+    exec::Completion out;
+    out.n_prompt = static_cast<uint32_t>(request.tokens.size());
+    out.n_cached = n_cached;
+    out.finish = exec::FinishReason::kStop;
+    out.ttft_ms = 5;
+    for (const std::string& piece : pieces) {
+      if (out.tokens.size() == request.n_predict) {
+        out.finish = exec::FinishReason::kLength;
+        break;
+      }
+      if (!step.pass(request.cancel)) return cancelled;
+      out.text += piece;
+      out.tokens.push_back(1);
+      if (!request.on_text(piece)) return cancelled;
+    }
+    if (error) return *error;
+    return out;
+  }
+  void note(const exec::CompletionRequest& request, int change) {
+    std::lock_guard lock(mutex_);
+    if (change > 0) seen_.push_back(request);
+    n_active_ += change;
+    n_active_max_ = std::max(n_active_max_, n_active_);
+  }
+  void count_cancelled() {
+    std::lock_guard lock(mutex_);
+    ++n_cancelled_;
+  }
+  template <class T>
+  T locked(const T& value) const {
+    std::lock_guard lock(mutex_);
+    return value;
+  }
+
+  const std::string name_ = "fake-model";
+  mutable std::mutex mutex_;
+  std::vector<exec::CompletionRequest> seen_;
+  int n_active_ = 0, n_active_max_ = 0, n_cancelled_ = 0;
+};
+
+}  // namespace headstart::server

@@ -1,0 +1,344 @@
+#include "server/http_server.h"
+
+#include <array>
+#include <atomic>
+#include <exception>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "server/admission.h"
+#include "server/completion_request.h"
+#include "server/completion_response.h"
+#include "server/listener.h"
+#include "server/metrics.h"
+
+namespace headstart::server {
+namespace {
+
+using httplib::DataSink;
+using httplib::Request;
+using httplib::Response;
+using Steady = std::chrono::steady_clock;
+using Ticket = RequestQueue::Ticket;
+
+constexpr const char* kJson = "application/json";
+// How often a waiting connection looks whether its client is still there: shorter than a batch.
+constexpr std::chrono::milliseconds kLookInterval{10};
+constexpr const char* kRetryAfterS = "2";
+
+struct Route {
+  std::string_view path;
+  const char* methods;
+};
+constexpr std::array<Route, 5> kRoutes = {{{"/health", "GET"},
+                                           {"/metrics", "GET"},
+                                           {"/v1/models", "GET"},
+                                           {"/v1/chat/completions", "POST"},
+                                           {"/v1/completions", "POST"}}};
+
+int64_t unix_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string random_id(Endpoint endpoint) {
+  std::random_device random;
+  std::string id = endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-";
+  for (int i = 0; i < 24; ++i) id += "0123456789abcdef"[random() & 15];
+  return id;
+}
+
+void write_error(Response& res, const ApiError& error) {
+  res.status = error.status;
+  if (error.status == 503) res.set_header("Retry-After", kRetryAfterS);
+  res.set_content(error_body(error), kJson);
+}
+
+ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
+ApiError stopping() { return unavailable("stopping", "the server is stopping"); }
+
+// What httplib itself refuses comes with a status only.
+ApiError of_status(int status) {
+  ApiError error;
+  error.status = status;
+  switch (status) {
+    case 400: error.message = "malformed HTTP request"; break;
+    case 404: error.message = "no such path"; break;
+    case 405: error.message = "this path does not take this method"; break;
+    case 408: error.message = "the request did not arrive in time"; break;
+    case 413: error.message = "the body is too large"; break;
+    case 414: error.message = "the URI is too long"; break;
+    case 415: error.message = "send the body as JSON, without content coding"; break;
+    case 416: error.message = "ranges are not supported"; break;
+    default: error.message = "the request failed";
+  }
+  if (status == 404) error.code = "not_found";
+  if (status >= 500) error.type = "server_error";
+  return error;
+}
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(const ServerOptions& o)
+      : options(o),
+        http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout}),
+        queue(o.queue, [this](const exec::CompletionRequest& request, double queue_ms) {
+          auto result = completer.load()->complete(request);
+          metrics.count_completion(result, queue_ms);
+          return result;
+        }) {
+    set_limits();
+    set_routes();
+  }
+
+  void set_limits();
+  void set_routes();
+  void get_health(Response& res) const;
+  void get_metrics(Response& res) const;
+  void get_models(const Request& req, Response& res) const;
+  void post_completion(Endpoint endpoint, const Request& req, Response& res,
+                       const httplib::ContentReader& reader);
+  ApiResult<std::string> read_body(const Request& req, const httplib::ContentReader& reader) const;
+  ApiResult<std::shared_ptr<Ticket>> admit_and_queue(const ApiRequest& request, AnswerHead& head);
+  void answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const;
+  void answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head, const Request& req,
+                     Response& res);
+  bool write_stream(Ticket& ticket, const AnswerHead& head, DataSink& sink) const;
+  ApiError ended_with(const Error& error) const;
+
+  const ServerOptions options;
+  std::atomic<Completer*> completer{nullptr};
+  std::atomic<bool> stopped{false};
+  const int64_t created = unix_now();
+  Metrics metrics;
+  Listener http;
+  RequestQueue queue;
+  uint16_t port = 0;
+};
+
+void Server::Impl::set_limits() {
+  http.set_payload_max_length(options.body_bytes_max);
+  // httplib would set SO_REUSEPORT, with which two servers share a port without noticing.
+  http.set_socket_options(
+      [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
+  http.set_error_handler([](const Request& req, Response& res) {
+    if (!res.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
+    for (const Route& route : kRoutes) {
+      if (res.status == 404 && req.path == route.path) {
+        res.status = 405;
+        res.set_header("Allow", route.methods);
+      }
+    }
+    write_error(res, of_status(res.status));
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  http.set_exception_handler([](const Request& req, Response& res, std::exception_ptr) {
+    spdlog::error("{} {} threw an exception", req.method, req.matched_route);
+    write_error(res, of_status(500));
+  });
+  http.set_post_routing_handler([this](const Request&, Response& res) {
+    if (res.get_header_value("Connection") == "close") http.close_after_response();
+  });
+  http.set_logger([this](const Request& req, const Response& res) {
+    metrics.count_response(res.status);
+    spdlog::debug("{} {} {}", req.method, req.matched_route, res.status);
+  });
+}
+
+void Server::Impl::set_routes() {
+  http.Get("/health", [this](const Request&, Response& res) { get_health(res); });
+  http.Get("/metrics", [this](const Request&, Response& res) { get_metrics(res); });
+  const auto models = [this](const Request& req, Response& res) { get_models(req, res); };
+  http.Get("/v1/models", models);
+  http.Get("/v1/models/(.+)", models);
+  http.Post("/v1/chat/completions",
+            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
+              post_completion(Endpoint::kChat, req, res, reader);
+            });
+  http.Post("/v1/completions",
+            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
+              post_completion(Endpoint::kCompletions, req, res, reader);
+            });
+}
+
+void Server::Impl::get_health(Response& res) const {
+  if (!completer.load()) return write_error(res, loading());
+  res.set_content(R"({"status":"ok"})", kJson);
+}
+
+void Server::Impl::get_metrics(Response& res) const {
+  Gauges gauges;
+  const Completer* model = completer.load();
+  gauges.ready = model != nullptr;
+  gauges.n_waiting = queue.n_waiting();
+  gauges.n_running = queue.n_running();
+  gauges.n_connection = http.n_connection();
+  if (model) gauges.engine = model->stats();
+  res.set_content(metrics.expose(gauges), "text/plain; version=0.0.4; charset=utf-8");
+}
+
+void Server::Impl::get_models(const Request& req, Response& res) const {
+  const Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  const ModelCard card{model->model_name(), created, model->n_ctx(), model->n_vocab()};
+  if (req.matches.size() < 2) return res.set_content(model_list_body(card), kJson);
+  if (req.matches[1] == card.id) return res.set_content(model_body(card), kJson);
+  ApiError error = of_status(404);
+  error.message = "this server has the model of GET /v1/models only";
+  error.code = "model_not_found";
+  write_error(res, error);
+}
+
+void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Response& res,
+                                   const httplib::ContentReader& reader) {
+  const auto body = read_body(req, reader);
+  if (!body) return write_error(res, body.error());
+  if (!completer.load()) return write_error(res, loading());
+  const auto request = parse_request(endpoint, *body);
+  if (!request) return write_error(res, request.error());
+  AnswerHead head;
+  const auto ticket = admit_and_queue(*request, head);
+  if (!ticket) return write_error(res, ticket.error());
+  if (request->stream) return answer_stream(*ticket, std::move(head), req, res);
+  answer_whole(**ticket, head, res);
+}
+
+ApiResult<std::string> Server::Impl::read_body(const Request& req,
+                                               const httplib::ContentReader& reader) const {
+  if (req.is_multipart_form_data()) return tl::unexpected(of_status(415));
+  std::string body;
+  bool fits = true;
+  const bool whole = reader([&](const char* data, size_t size) {
+    fits = size <= options.body_bytes_max - body.size();
+    if (fits) body.append(data, size);
+    return fits;
+  });
+  if (!fits) return tl::unexpected(of_status(413));
+  if (!whole) return tl::unexpected(of_status(408));
+  return body;
+}
+
+ApiResult<std::shared_ptr<Ticket>> Server::Impl::admit_and_queue(const ApiRequest& request,
+                                                                 AnswerHead& head) {
+  const Completer& model = *completer.load();
+  auto admitted = admit(request, model, std::random_device{}());
+  if (!admitted) return tl::unexpected(admitted.error());
+  head.endpoint = request.endpoint;
+  head.id = random_id(request.endpoint);
+  head.created = unix_now();
+  head.model = model.model_name();
+  head.seed = admitted->sampling.seed;
+  head.include_usage = request.include_usage;
+  auto ticket = queue.submit(std::move(*admitted));
+  if (ticket.ok()) return std::shared_ptr<Ticket>(*std::move(ticket));
+  if (ticket.error().code != Code::kExhausted) return tl::unexpected(stopping());
+  return tl::unexpected(unavailable("queue_full", ticket.error().message));
+}
+
+ApiError Server::Impl::ended_with(const Error& error) const {
+  if (stopped) return stopping();
+  if (error.code == Code::kIo || error.code == Code::kCorrupt || error.code == Code::kNotFound) {
+    spdlog::error("a request failed: {}: {}", to_string(error.code), error.message);
+  }
+  return from_engine(error);
+}
+
+void Server::Impl::answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const {
+  while (!ticket.finished()) {
+    ticket.wait(kLookInterval);
+    if (stopped) return write_error(res, stopping());
+    if (!http.client_alive()) {
+      res.status = 499;  // nobody reads it; nginx's number for the metrics
+      return;
+    }
+  }
+  const auto& result = ticket.result();
+  if (!result.ok()) return write_error(res, ended_with(result.error()));
+  res.set_content(answer_body(head, *result, ticket.queue_ms()), kJson);
+}
+
+void Server::Impl::answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head,
+                                 const Request& req, Response& res) {
+  res.set_header("Cache-Control", "no-cache");
+  res.set_header("X-Accel-Buffering", "no");  // nginx would hold the stream back
+  auto provider = [this, ticket = std::move(ticket), head = std::move(head)](
+                      size_t, DataSink& sink) { return write_stream(*ticket, head, sink); };
+  if (req.version == "HTTP/1.0") {  // knows no chunks: the body ends with the connection
+    http.close_after_response();
+    res.set_content_provider("text/event-stream", std::move(provider));
+  } else {
+    res.set_chunked_content_provider("text/event-stream", std::move(provider));
+  }
+}
+
+// Writes the whole stream. False where the client has left: then httplib drops the provider, and
+// with it the ticket.
+bool Server::Impl::write_stream(Ticket& ticket, const AnswerHead& head, DataSink& sink) const {
+  Steady::time_point written_at;
+  const auto write = [&](std::string_view bytes) {
+    written_at = Steady::now();
+    return sink.write(bytes.data(), bytes.size());
+  };
+  if (!write(kPing)) return false;
+  bool begun = false;
+  const auto begin = [&] { return std::exchange(begun, true) ? std::string() : first_event(head); };
+  while (!ticket.finished()) {
+    const std::string text = ticket.wait(kLookInterval);
+    if (!text.empty() && !write(begin() + text_event(head, text))) return false;
+    if (stopped) break;
+    if (!sink.is_writable()) return false;
+    if (Steady::now() - written_at >= options.ping_interval && !write(kPing)) return false;
+  }
+  if (!ticket.finished()) {
+    write(error_event(stopping()));
+  } else if (const auto& result = ticket.result(); !result.ok()) {
+    write(error_event(ended_with(result.error())));
+  } else if (!write(begin() + last_events(head, *result, ticket.queue_ms()))) {
+    return false;
+  }
+  sink.done();
+  return true;
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() { stop(); }
+
+Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  const int port = options.port == 0 ? impl->http.bind_to_any_port(options.host)
+                   : impl->http.bind_to_port(options.host, options.port) ? options.port
+                                                                         : -1;
+  if (port < 0) {
+    return Error{Code::kIo, "cannot listen on " + options.host + ":" +
+                                std::to_string(options.port) +
+                                "; is it in use? Choose another --host or --port"};
+  }
+  impl->port = static_cast<uint16_t>(port);
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+uint16_t Server::port() const { return impl_->port; }
+
+void Server::set_ready(Completer& completer) { impl_->completer = &completer; }
+
+Result<void> Server::run() {
+  const bool good = impl_->http.listen_after_bind();
+  impl_->queue.stop();
+  impl_->queue.join();
+  if (good || impl_->stopped) return {};
+  return Error{Code::kIo, "the listening socket failed; restart the server"};
+}
+
+void Server::stop() {
+  impl_->stopped = true;
+  impl_->queue.stop();
+  impl_->http.stop();
+  impl_->http.interrupt();
+}
+
+}  // namespace headstart::server

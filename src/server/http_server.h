@@ -1,0 +1,59 @@
+// server/http_server.h: the OpenAI-compatible HTTP server.
+//
+//   POST /v1/chat/completions, /v1/completions   stream and not
+//   GET  /v1/models, /v1/models/NAME, /health, /metrics
+//
+// The life of a call: a connection's thread reads and checks it (completion_request.h), renders and
+// tokenizes (admission.h), queues it (request_queue.h), and writes what the worker hands over
+// (completion_response.h). It listens before the model is loaded and says 503 until set_ready().
+// Nothing of a prompt is ever logged.
+//
+//   threads  run() by one thread; stop() and set_ready() by any; not from a signal handler
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "server/completer.h"
+#include "server/request_queue.h"
+
+namespace headstart::server {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";  // anything else is reachable from outside
+  uint16_t port = 8080;            // 0: any free one
+  QueueLimits queue;
+  uint32_t n_connection_max = 64;
+  size_t body_bytes_max = 16 * 1024 * 1024;
+  std::chrono::milliseconds idle_timeout{30'000};     // of a connection between two requests
+  std::chrono::milliseconds request_timeout{30'000};  // for a request to arrive whole
+  std::chrono::milliseconds write_timeout{30'000};    // for a client to take any more bytes
+  // The shortest idle limit in the wild is 50 s; a client's own may be less.
+  std::chrono::milliseconds ping_interval{5'000};
+};
+
+class Server {
+ public:
+  // Binds and listens. Errors: kIo (the message says what to change).
+  static Result<std::unique_ptr<Server>> open(const ServerOptions& options);
+  ~Server();
+
+  uint16_t port() const;
+  // The model is loaded. `completer` must live until run() has returned.
+  void set_ready(Completer& completer);
+  // Serves until stop(). When it returns no request runs and no connection is open. Errors: kIo.
+  Result<void> run();
+  // Stops accepting, cancels what runs and waits; returns at once, run() a little later.
+  void stop();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headstart::server

@@ -1,0 +1,184 @@
+#include "server/request_queue.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+namespace headstart::server {
+namespace {
+
+using Steady = std::chrono::steady_clock;
+
+double ms_between(Steady::time_point from, Steady::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+}  // namespace
+
+// One request from acceptance to its end, shared by its ticket and its worker.
+struct RequestQueue::Job {
+  exec::CompletionRequest request;
+  std::stop_source cancel;
+  const Steady::time_point accepted_at = Steady::now();
+  size_t unread_bytes_max = 0;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string unread;
+  double queue_ms = 0;
+  std::optional<Result<exec::Completion>> result;
+
+  // False where the request is to end: cancelled, or its client does not read.
+  bool push(std::string_view piece) {
+    if (cancel.stop_requested()) return false;
+    std::lock_guard lock(mutex);
+    if (unread.size() + piece.size() > unread_bytes_max) return false;
+    unread += piece;
+    changed.notify_one();
+    return true;
+  }
+
+  void finish(Result<exec::Completion> value) {
+    std::lock_guard lock(mutex);
+    result = std::move(value);
+    changed.notify_one();
+  }
+};
+
+RequestQueue::Ticket::Ticket(RequestQueue& queue, std::shared_ptr<Job> job)
+    : queue_(queue), job_(std::move(job)) {}
+
+RequestQueue::Ticket::~Ticket() {
+  job_->cancel.request_stop();
+  queue_.forget(job_);
+}
+
+std::string RequestQueue::Ticket::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(job_->mutex);
+  job_->changed.wait_for(lock, timeout,
+                         [&] { return !job_->unread.empty() || job_->result.has_value(); });
+  return std::exchange(job_->unread, {});
+}
+
+bool RequestQueue::Ticket::finished() const {
+  std::lock_guard lock(job_->mutex);
+  return job_->result.has_value() && job_->unread.empty();
+}
+
+const Result<exec::Completion>& RequestQueue::Ticket::result() const {
+  HS_CHECK(finished(), "result() of a request that has not finished");
+  return *job_->result;
+}
+
+double RequestQueue::Ticket::queue_ms() const {
+  std::lock_guard lock(job_->mutex);
+  return job_->queue_ms;
+}
+
+RequestQueue::RequestQueue(const QueueLimits& limits, Run run)
+    : limits_(limits), run_(std::move(run)) {
+  HS_CHECK(limits_.n_running_max > 0, "a queue without workers answers nobody");
+  for (uint32_t i = 0; i < limits_.n_running_max; ++i) {
+    workers_.emplace_back([this] { work(); });
+  }
+}
+
+RequestQueue::~RequestQueue() {
+  stop();
+  join();
+}
+
+void RequestQueue::join() {
+  for (std::thread& worker : workers_) {
+    if (worker.joinable()) worker.join();
+  }
+}
+
+Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(
+    exec::CompletionRequest request) {
+  auto job = std::make_shared<Job>();
+  job->request = std::move(request);
+  job->request.cancel = job->cancel.get_token();
+  job->request.on_text = [j = job.get()](std::string_view piece) { return j->push(piece); };
+  job->unread_bytes_max = limits_.unread_bytes_max;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return Error{Code::kUnavailable, "the server is stopping"};
+    // Counted together, so that a free worker that has not yet woken up still counts as free.
+    const size_t n_all_max = size_t{limits_.n_running_max} + limits_.n_waiting_max;
+    if (waiting_.size() + running_.size() >= n_all_max) {
+      return Error{Code::kExhausted, "all places in the queue are taken; try again later"};
+    }
+    waiting_.push_back(job);
+  }
+  wake_.notify_one();
+  return std::unique_ptr<Ticket>(new Ticket(*this, std::move(job)));
+}
+
+void RequestQueue::stop() {
+  std::deque<std::shared_ptr<Job>> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    dropped.swap(waiting_);
+    for (const auto& job : running_) job->cancel.request_stop();
+  }
+  wake_.notify_all();
+  for (const auto& job : dropped) {
+    job->finish(Error{Code::kCancelled, "the server is stopping"});
+  }
+}
+
+uint32_t RequestQueue::n_waiting() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<uint32_t>(waiting_.size());
+}
+
+uint32_t RequestQueue::n_running() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<uint32_t>(running_.size());
+}
+
+void RequestQueue::work() {
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stopped_ || !waiting_.empty(); });
+      if (stopped_) return;  // stop() has taken the waiting ones
+      job = std::move(waiting_.front());
+      waiting_.pop_front();
+      running_.push_back(job);
+    }
+    auto result = run_job(*job);
+    {
+      // Before the client learns of the end: its next request must find the place free.
+      std::lock_guard lock(mutex_);
+      std::erase(running_, job);
+    }
+    job->finish(std::move(result));
+  }
+}
+
+Result<exec::Completion> RequestQueue::run_job(Job& job) {
+  const double queue_ms = ms_between(job.accepted_at, Steady::now());
+  {
+    std::lock_guard lock(job.mutex);
+    job.queue_ms = queue_ms;
+  }
+  try {
+    return run_(job.request, queue_ms);
+  } catch (const std::bad_alloc&) {
+    return Error{Code::kExhausted, "out of memory; use a smaller context (-c)"};
+  } catch (const std::exception&) {  // a library's; its text may quote the prompt
+    return Error{Code::kIo, "the engine failed"};
+  }
+}
+
+void RequestQueue::forget(const std::shared_ptr<Job>& job) {
+  std::lock_guard lock(mutex_);
+  std::erase(waiting_, job);
+}
+
+}  // namespace headstart::server
