@@ -22,14 +22,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/token.h"
 #include "model/chat_template.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 #include "store/store.h"
 
 namespace headstart::exec {
-
-using kv::Token;
 
 struct EngineOptions {
   std::filesystem::path model_path;
@@ -98,6 +97,7 @@ class Engine {
   EngineStats stats() const;
 
  private:
+  friend class Session;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

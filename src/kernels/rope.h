@@ -57,6 +57,9 @@ class RopeTable {
 // out[h] = f16(rope(in[h], pos)) for the n_head heads of one token. in and out may be the same.
 void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, const Half* in, Half* out);
 
+// The instruction set that these functions run on, chosen at run time; part of numeric identity.
+const char* target_name();
+
 // f16 <-> f32, round to nearest even.
 void to_half(std::span<const float> in, Half* out);
 void to_float(std::span<const Half> in, float* out);

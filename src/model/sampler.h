@@ -3,6 +3,8 @@
 //   threads  one owner; a Sampler belongs to one request
 #pragma once
 
+#include <llama.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,10 +13,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kv/chunk_id.h"
+#include "base/token.h"
 
-struct llama_sampler;
-struct llama_vocab;
 
 namespace headstart::model {
 
@@ -27,7 +27,7 @@ struct SamplingOptions {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   float repeat_penalty = 1.0f;
-  std::vector<std::pair<kv::Token, float>> logit_bias;
+  std::vector<std::pair<Token, float>> logit_bias;
 };
 
 class Sampler {
@@ -36,12 +36,14 @@ class Sampler {
   static Result<std::unique_ptr<Sampler>> open(const SamplingOptions& options,
                                                const llama_vocab* vocab);
   ~Sampler();
-  void accept(kv::Token token);                  // a prompt token, for the penalties
-  kv::Token sample(std::span<const float> logits);  // [n_vocab]; accepts what it returns
+  void accept(Token token);                  // a prompt token, for the penalties
+  Token sample(std::span<const float> logits);  // [n_vocab]; accepts what it returns
 
  private:
-  explicit Sampler(llama_sampler* chain) : chain_(chain) {}
+  Sampler(llama_sampler* chain, bool plain_greedy) : chain_(chain), plain_greedy_(plain_greedy) {}
   llama_sampler* chain_;
+  bool plain_greedy_;  // the largest logit wins: no candidates to build and sort
+  std::vector<llama_token_data> candidates_;
 };
 
 }  // namespace headstart::model

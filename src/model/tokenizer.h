@@ -4,22 +4,19 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/result.h"
-#include "kv/chunk_id.h"
-#include "kv/cuts.h"
+#include "base/token.h"
 
 struct llama_model;
 struct llama_vocab;
 
 namespace headstart::model {
-
-using kv::Token;
 
 class Tokenizer {
  public:
@@ -35,8 +32,7 @@ class Tokenizer {
   std::string decode(std::span<const Token> tokens) const;
   bool is_end(Token token) const;  // end of text or of turn
   int32_t n_vocab() const;
-  kv::TextEnd text_end(Token token) const;  // table made once
-  // Hash of the vocabulary and its settings: a handoff compares it.
+  TextEnd text_end(Token token) const;  // table made once
   const llama_model* handle() const { return model_; }
   const llama_vocab* vocab() const { return vocab_; }
 
@@ -44,7 +40,7 @@ class Tokenizer {
   explicit Tokenizer(llama_model* model);
   llama_model* model_;
   const llama_vocab* vocab_;
-  std::vector<kv::TextEnd> text_ends_;  // [n_vocab]
+  std::vector<TextEnd> text_ends_;  // [n_vocab]
 };
 
 }  // namespace headstart::model

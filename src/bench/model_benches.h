@@ -1,0 +1,22 @@
+// bench/model_benches.h: the benchmarks that run a model.
+#pragma once
+
+#include "bench/report.h"
+
+namespace headstart::bench {
+
+// Prefill of 512 and 2048 tokens; decoding 64 tokens after 512: against libllama, same threads,
+// flash attention on, batches of 512.
+Result<std::vector<Row>> bench_prefill(const BenchOptions& options);
+Result<std::vector<Row>> bench_decode(const BenchOptions& options);
+
+// About 4000 tokens of documents: another question and the identical prompt, in the same process
+// and in a new one, warm and cold page cache: time to first token against the own cold run.
+Result<std::vector<Row>> bench_reuse(const BenchOptions& options);
+// A cold prompt of 2048 tokens, store on, against store off.
+Result<std::vector<Row>> bench_store(const BenchOptions& options);
+// Chunks from warm page cache into the live cache on one thread, checksums and RoPE included,
+// against memcpy of as many bytes.
+Result<std::vector<Row>> bench_load(const BenchOptions& options);
+
+}  // namespace headstart::bench

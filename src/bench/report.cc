@@ -1,0 +1,123 @@
+#include "bench/report.h"
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/memory.h"
+#include "bench/eviction_bench.h"
+#include "bench/model_benches.h"
+
+namespace headstart::bench {
+namespace {
+
+Result<std::vector<Row>> run_eviction(const BenchOptions& options) {
+  HS_ASSIGN_OR_RETURN(const auto found, bench_eviction(options.data / "conversation_trace.jsonl"));
+  std::vector<Row> rows;
+  for (const EvictionRow& r : found) {
+    rows.push_back({r.name, "", 1, r.value, r.reference, r.unit, static_cast<uint32_t>(r.n), 0});
+  }
+  return rows;
+}
+
+double clock_s(clockid_t clock) {
+  timespec t;
+  ::clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  utsname names;
+  return ::uname(&names) == 0 ? names.machine : "unknown";
+}
+
+}  // namespace
+
+const std::vector<Bench>& all_benches() {
+  static const std::vector<Bench> benches = {
+      {"prefill", "prompt tokens per second against libllama", bench_prefill},
+      {"decode", "generated tokens per second against libllama", bench_decode},
+      {"reuse", "time to first token with reuse against own cold run", bench_reuse},
+      {"store", "cold time to first token with the store on against off", bench_store},
+      {"load", "loading chunks into the live cache against memcpy", bench_load},
+      {"eviction", "hit rate on a request trace against LRU and Belady", run_eviction},
+  };
+  return benches;
+}
+
+double measure_s(uint32_t n_threads, const std::function<void()>& work) {
+  const clockid_t clock = n_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+  const double begin_s = clock_s(clock);
+  work();
+  return clock_s(clock) - begin_s;
+}
+
+const char* time_kind(uint32_t n_threads) { return n_threads == 1 ? "cpu" : "wall"; }
+
+double median(std::vector<double> values) {
+  HS_CHECK(!values.empty(), "a median of nothing");
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_threads,
+               std::string unit, const std::vector<double>& values,
+               const std::vector<double>& references) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < values.size(); ++i) ratios.push_back(values[i] / references[i]);
+  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
+  return {std::move(name),   model.stem().string(),
+          n_threads,         median(values),
+          median(references), std::move(unit),
+          static_cast<uint32_t>(values.size()), (*high - *low) / median(ratios)};
+}
+
+void print_table(const std::string& name, const std::vector<Row>& rows) {
+  std::printf("%s\n%-66s %-34s %3s %12s %12s %8s %7s %s\n", name.c_str(), "case", "model", "thr",
+              "value", "reference", "ratio", "spread", "unit");
+  for (const Row& r : rows) {
+    std::printf("%-66s %-34.34s %3u %12.4g %12.4g %8.4f %6.1f%% %s (n=%u)\n", r.name.c_str(),
+                r.model.c_str(), r.threads, r.value, r.reference, r.ratio(), r.spread * 100,
+                r.unit.c_str(), r.n);
+  }
+}
+
+Result<void> write_json(const std::filesystem::path& file, const std::string& name,
+                        const std::vector<Row>& rows) {
+  nlohmann::ordered_json out;
+  out["name"] = name;
+  out["machine"] = {{"cpu", cpu_name()},
+                    {"cores", std::thread::hardware_concurrency()},
+                    {"memory_bytes", total_memory_bytes()}};
+  out["build"] = {{"version", HEADSTART_VERSION}, {"compiler", __VERSION__}};
+  out["rows"] = nlohmann::ordered_json::array();
+  for (const Row& r : rows) {
+    out["rows"].push_back({{"case", r.name},
+                           {"model", r.model},
+                           {"threads", r.threads},
+                           {"value", r.value},
+                           {"reference", r.reference},
+                           {"ratio", r.ratio()},
+                           {"unit", r.unit},
+                           {"n", r.n},
+                           {"spread", r.spread}});
+  }
+  std::ofstream stream(file);
+  stream << out.dump(2) << "\n";
+  stream.close();
+  if (!stream) return Error{Code::kIo, "cannot write " + file.string() + " (--json)"};
+  return {};
+}
+
+}  // namespace headstart::bench

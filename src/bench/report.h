@@ -1,0 +1,58 @@
+// bench/report.h: what a benchmark says: rows of one value against one reference, as table and JSON.
+//
+// Both sides of a row are measured in the same run, alternating; figures are medians, and the
+// spread of the ratio is kept. docs/formats/bench.md describes the JSON.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace headstart::bench {
+
+struct Row {
+  std::string name;   // "case" in JSON; names the reference
+  std::string model;  // empty where none takes part
+  uint32_t threads = 1;
+  double value = 0;
+  double reference = 0;
+  std::string unit;
+  uint32_t n = 1;          // paired runs
+  double spread = 0;       // (max - min) / median over the ratios of the pairs
+  double ratio() const { return reference == 0 ? 0 : value / reference; }
+};
+
+struct BenchOptions {
+  std::vector<std::filesystem::path> models;
+  std::filesystem::path data;      // benchmark data, may be absent
+  uint32_t n_threads = 1;
+  uint32_t n_repeat = 0;           // 0: the bench's own
+};
+
+struct Bench {
+  const char* name;
+  const char* what;
+  Result<std::vector<Row>> (*run)(const BenchOptions& options);
+};
+const std::vector<Bench>& all_benches();
+
+// Seconds that `work` takes: process CPU time at one thread, because others may be busy here, else
+// wall time.
+double measure_s(uint32_t n_threads, const std::function<void()>& work);
+const char* time_kind(uint32_t n_threads);  // "cpu" or "wall"
+
+double median(std::vector<double> values);
+// A row from paired samples, value[i] measured next to reference[i].
+Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_threads,
+               std::string unit, const std::vector<double>& values,
+               const std::vector<double>& references);
+
+void print_table(const std::string& name, const std::vector<Row>& rows);
+Result<void> write_json(const std::filesystem::path& file, const std::string& name,
+                        const std::vector<Row>& rows);
+
+}  // namespace headstart::bench

@@ -1,0 +1,92 @@
+// headstart serve: listens at once, loads the model, answers until SIGTERM or SIGINT.
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/engine_flags.h"
+#include "cli/progress_bar.h"
+#include "server/engine_completer.h"
+#include "server/http_server.h"
+
+namespace headstart::cli {
+namespace {
+
+struct ServeFlags {
+  EngineFlags engine;
+  server::ServerOptions server;
+};
+
+// Waits for SIGTERM or SIGINT on a thread of its own and stops the server.
+class StopOnSignal {
+ public:
+  explicit StopOnSignal(server::Server& server) {
+    thread_ = std::thread([&server] {
+      int signal = 0;
+      const sigset_t set = signals();
+      ::sigwait(&set, &signal);
+      server.stop();
+    });
+  }
+  ~StopOnSignal() {
+    ::pthread_kill(thread_.native_handle(), SIGTERM);  // it may still be waiting
+    thread_.join();
+  }
+  static sigset_t signals() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigaddset(&set, SIGINT);
+    return set;
+  }
+
+ private:
+  std::thread thread_;
+};
+
+Result<void> run(const ServeFlags& flags) {
+  HS_ASSIGN_OR_RETURN(const exec::EngineOptions options, flags.engine.resolve());
+  const sigset_t set = StopOnSignal::signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);  // every thread made from here on inherits it
+  std::unique_ptr<exec::Engine> engine;         // outlives the server
+  std::unique_ptr<server::EngineCompleter> completer;
+  HS_ASSIGN_OR_RETURN(const auto server, server::Server::open(flags.server));
+  Result<void> served;
+  std::thread serving([&] { served = server->run(); });
+  StopOnSignal stop_on_signal(*server);
+  std::fprintf(stderr, "listening on http://%s:%u\n", flags.server.host.c_str(), server->port());
+
+  Result<void> opened;
+  {
+    ProgressBar bar;
+    auto result = exec::Engine::open(options, bar.fn());
+    if (result.ok()) {
+      engine = *std::move(result);
+      completer = std::make_unique<server::EngineCompleter>(*engine);
+      server->set_ready(*completer);
+    } else {
+      opened = result.error();
+      server->stop();
+    }
+  }
+  if (opened.ok()) std::fprintf(stderr, "%s is ready\n", engine->model_name().c_str());
+  serving.join();
+  return opened.ok() ? served : opened;
+}
+
+}  // namespace
+
+Command add_serve(CLI::App& app) {
+  auto flags = std::make_shared<ServeFlags>();
+  flags->engine.add_to(app);
+  app.add_option("--host", flags->server.host, "address to listen on (127.0.0.1: this machine only)");
+  app.add_option("--port", flags->server.port, "port (0: any free one)");
+  app.add_option("--queue", flags->server.queue.n_waiting_max, "requests that may wait; more get 503");
+  return [flags] {
+    const auto done = run(*flags);
+    return done.ok() ? 0 : report(done.error());
+  };
+}
+
+}  // namespace headstart::cli

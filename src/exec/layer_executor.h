@@ -1,0 +1,78 @@
+// exec/layer_executor.h: computes a range of layers for a set of tokens.
+//
+// Token-block-major prefill calls run() with all layers for one block after the other; layer-major
+// prefill with one layer for every block, the hidden states kept between; repair with scattered
+// positions. Every order gives the same bits where grain() is 1.
+//
+//   shapes   outermost first
+//   threads  one run() at a time for each executor; K,V of layers outside the step's range may be
+//            read and written by others meanwhile
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "kv/capture.h"
+#include "kv/live_kv.h"
+
+namespace headstart::exec {
+
+// The two ways of computing. A token's bits depend on its class, never on its neighbours (grain 1).
+enum class NumericClass {
+  kPrefill,  // many tokens; prompts always use it, whatever the length
+  kDecode,   // one token at a time, for generated text
+};
+
+enum class WantLogits { kNone, kLast, kAll };
+
+// Rows of hidden state, [n_token, d_model] f32, row i for position pos_first + i.
+class HiddenStates {
+ public:
+  HiddenStates(uint32_t pos_first, uint32_t n_token, uint32_t d_model)
+      : pos_first_(pos_first), d_model_(d_model), values_(size_t{n_token} * d_model) {}
+  float* row(uint32_t pos) { return values_.data() + size_t{pos - pos_first_} * d_model_; }
+  bool holds(uint32_t pos) const {
+    return pos >= pos_first_ && size_t{pos - pos_first_} * d_model_ < values_.size();
+  }
+
+ private:
+  uint32_t pos_first_;
+  uint32_t d_model_;
+  std::vector<float> values_;
+};
+
+struct LayerStep {
+  uint32_t layer_first = 0;
+  uint32_t layer_end = 0;               // one past the last
+  std::span<const Token> tokens;        // [n_token]; read where layer_first is 0
+  std::span<const uint32_t> positions;  // [n_token], ascending, below the live cache's n_ctx
+  NumericClass numeric_class = NumericClass::kPrefill;
+  // Input where layer_first > 0, output where layer_end < n_layer; else may be null.
+  HiddenStates* hidden = nullptr;
+  kv::LiveKv* kv = nullptr;             // K,V of every position below the last that is not computed
+                                        // here must be present in the layers of the range
+  kv::Capture* capture = nullptr;       // null: K,V are not captured
+  WantLogits want_logits = WantLogits::kNone;  // only where layer_end is n_layer
+  std::vector<float>* logits = nullptr;        // [1 or n_token, n_vocab]
+  std::stop_token cancel;               // looked at between operations
+};
+
+class LayerExecutor {
+ public:
+  virtual ~LayerExecutor() = default;
+
+  // Name, revision and target: everything of the executor that a result's bits depend on.
+  virtual std::string identity() const = 0;
+  // Prefill gives the same bits however a prompt is sliced, if slices start at multiples of this.
+  virtual uint32_t grain() const = 0;
+  virtual uint32_t n_token_max() const = 0;  // of one step
+  // Errors: kCancelled, kExhausted. K,V of the step's tokens are undefined after an error.
+  virtual Result<void> run(const LayerStep& step) = 0;
+};
+
+}  // namespace headstart::exec

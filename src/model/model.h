@@ -1,0 +1,71 @@
+// model/model.h: an immutable model: parameters, and weights in the buffers that suit the CPU.
+//
+// Tensors go to the buffer types that libllama would choose: those that ggml repacks for this CPU
+// are copied once, all others are used where the file is mapped.
+//
+//   units    bytes
+//   threads  const after open()
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "model/arch.h"
+#include "model/gguf_file.h"
+#include "model/params.h"
+
+struct ggml_backend_buffer;
+struct ggml_backend_buffer_type;
+
+namespace headstart::model {
+
+class Model {
+ public:
+  // `progress` hears the share done, 0 to 1; may be empty. Errors: kIo, kCorrupt, kUnsupported
+  // (architecture, unknown tensors), kExhausted (no memory for repacked weights).
+  static Result<std::unique_ptr<Model>> open(const std::filesystem::path& gguf,
+                                             const std::function<void(double)>& progress = {});
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelParams& params() const { return params_; }
+  const Arch& arch() const { return *arch_; }
+  const std::filesystem::path& path() const { return gguf_->path(); }
+  const LayerWeights& layer(uint32_t i) const { return layers_[i]; }
+  ggml_tensor* token_embedding() const { return token_embedding_; }  // [n_vocab, d_model]
+  ggml_tensor* output_norm() const { return output_norm_; }          // [d_model]
+  ggml_tensor* output() const { return output_; }                    // [n_vocab, d_model]
+  ggml_tensor* output_bias() const { return output_bias_; }          // [n_vocab] or null
+  uint64_t repacked_bytes() const { return repacked_bytes_; }
+
+ private:
+  Model() = default;
+  struct Placement {
+    ggml_tensor* tensor;
+    std::span<const std::byte> data;
+    bool matrix;  // multiplied, so it may be repacked
+  };
+  Result<ggml_tensor*> take(const std::string& name, int64_t n_out, int64_t n_in, bool required);
+  Result<void> take_tensors();
+  Result<void> check_all_taken() const;
+  Result<void> place(const std::function<void(double)>& progress);
+
+  std::unique_ptr<GgufFile> gguf_;
+  const Arch* arch_ = nullptr;
+  ModelParams params_;
+  std::vector<LayerWeights> layers_;
+  ggml_tensor* token_embedding_ = nullptr;
+  ggml_tensor* output_norm_ = nullptr;
+  ggml_tensor* output_ = nullptr;
+  ggml_tensor* output_bias_ = nullptr;
+  ggml_context* own_ = nullptr;  // the second copy of a tied head
+  std::vector<Placement> placements_;
+  std::vector<ggml_backend_buffer*> buffers_;
+  uint64_t repacked_bytes_ = 0;
+};
+
+}  // namespace headstart::model
