@@ -50,9 +50,7 @@ std::optional<int64_t> parse_number(std::string_view text) {
 
 }  // namespace
 
-std::string chunk_file_name(const kv::ChunkId& id) {
-  return id.to_string() + std::string(kSuffix);
-}
+std::string chunk_file_name(const kv::ChunkId& id) { return id.to_string() + std::string(kSuffix); }
 
 std::optional<kv::ChunkId> parse_chunk_file_name(std::string_view name) {
   if (name.size() != kKeyDigits + 1 + kNumericDigits + kSuffix.size()) return std::nullopt;
@@ -79,8 +77,7 @@ std::optional<int64_t> parse_temp_file_name(std::string_view name) {
 
 Result<kv::ChunkHeader> read_header(const ReadFile& file) {
   std::array<std::byte, kHeaderGuess> guess;
-  const auto start =
-      std::span(guess).first(std::min<uint64_t>(guess.size(), file.size_bytes()));
+  const auto start = std::span(guess).first(std::min<uint64_t>(guess.size(), file.size_bytes()));
   HS_RETURN_IF_ERROR(file.read_at(0, start));
   HS_ASSIGN_OR_RETURN(const uint64_t header_bytes, kv::header_size(start));
   std::vector<std::byte> longer;
@@ -101,13 +98,12 @@ Result<kv::ChunkHeader> read_header(const ReadFile& file) {
 Result<void> read_cells(const ReadFile& file, const kv::ChunkHeader& header, CellRange want,
                         CellSink& sink, const Clock& clock, Deadline deadline) {
   HS_RETURN_IF_ERROR(check_range(want, header.meta.shape.n_layer));
-  const auto cells = std::span(header.cells)
-                         .subspan(size_t{want.layer_first} * 2,
-                                  size_t{want.layer_end - want.layer_first} * 2);
+  const auto cells =
+      std::span(header.cells)
+          .subspan(size_t{want.layer_first} * 2, size_t{want.layer_end - want.layer_first} * 2);
   // K and V sizes repeat from layer to layer.
   AlignedBytes large;
-  const auto buffer =
-      batch_buffer(std::max(cells[0].size_bytes, cells[1].size_bytes), large);
+  const auto buffer = batch_buffer(std::max(cells[0].size_bytes, cells[1].size_bytes), large);
   for (size_t i = 0; i < cells.size();) {
     if (passed(clock, deadline)) {
       return Error{Code::kUnavailable, "the deadline passed while the chunk was read"};
@@ -119,8 +115,7 @@ Result<void> read_cells(const ReadFile& file, const kv::ChunkHeader& header, Cel
       ++end;
     }
     const kv::CellEntry& last = cells[end - 1];
-    HS_RETURN_IF_ERROR(
-        file.read_at(start, buffer.first(last.offset + last.size_bytes - start)));
+    HS_RETURN_IF_ERROR(file.read_at(start, buffer.first(last.offset + last.size_bytes - start)));
     for (; i < end; ++i) {
       const auto bytes = buffer.subspan(cells[i].offset - start, cells[i].size_bytes);
       HS_RETURN_IF_ERROR(kv::check_cell(cells[i], bytes));

@@ -25,8 +25,7 @@ class ChunkIndex {
   explicit ChunkIndex(uint64_t budget_bytes);
 
   const ChunkSummary* find(const kv::ChunkId& id) const;
-  std::vector<ChunkSummary> children(const Digest& parent_key,
-                                     std::span<const Token> tokens) const;
+  std::vector<ChunkSummary> children(const Digest& parent_key, std::span<const Token> tokens) const;
   std::vector<kv::ChunkId> ids() const;
   size_t n_chunk() const { return chunks_.size(); }
   uint64_t size_bytes() const { return eviction_.size_bytes(); }

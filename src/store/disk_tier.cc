@@ -32,14 +32,16 @@ uint64_t next_temp_number() {
   return counter.fetch_add(1);
 }
 
-bool is_damage(const Error& error) { return error.code == Code::kCorrupt || error.code == Code::kIo; }
+bool is_damage(const Error& error) {
+  return error.code == Code::kCorrupt || error.code == Code::kIo;
+}
 
 Error not_here() { return Error{Code::kNotFound, "the chunk is not on disk"}; }
+Error another_chunk() { return Error{Code::kCorrupt, "another chunk's contents"}; }
 
 }  // namespace
 
-DiskTier::DiskTier(std::filesystem::path dir, uint64_t budget_bytes, Disk& disk,
-                   const Clock& clock)
+DiskTier::DiskTier(std::filesystem::path dir, uint64_t budget_bytes, Disk& disk, const Clock& clock)
     : dir_(std::move(dir)),
       budget_bytes_(budget_bytes),
       disk_(disk),
@@ -145,8 +147,7 @@ std::optional<ChunkSummary> DiskTier::inspect(const FileInfo& file) {
   if (header.ok() && chunk_file_name(header->meta.id()) == file.name) {
     return summary_of(header->meta, header->file_bytes);
   }
-  const Error error =
-      header.ok() ? Error{Code::kCorrupt, "another chunk's contents"} : header.error();
+  const Error error = header.ok() ? another_chunk() : header.error();
   if (!is_damage(error)) {
     // A newer version's: it takes room and can be evicted, first of all, but is never matched.
     ChunkSummary opaque;
@@ -195,14 +196,14 @@ Result<std::unique_ptr<ReadFile>> DiskTier::open_file(const kv::ChunkId& id) {
 Result<void> DiskTier::get(const kv::ChunkId& id, CellRange want, CellSink& sink,
                            Deadline deadline) {
   auto file = open_file(id);
-  if (!file.ok()) {
+  auto header = file.ok() ? read_header(**file) : file.error();
+  if (header.ok() && header->meta.id() != id) header = another_chunk();
+  if (!header.ok()) {
+    const Error error = file.ok() ? refuse(id, header.error()) : file.error();
     std::lock_guard lock(mutex_);
-    ++counts_.n_miss;
-    return file.error();
+    counts_.n_miss += error.code == Code::kNotFound;
+    return error;
   }
-  auto header = read_header(**file);
-  if (!header.ok()) return refuse(id, header.error());
-  if (header->meta.id() != id) return refuse(id, {Code::kCorrupt, "another chunk's contents"});
   follow_header(*header);
   HS_RETURN_IF_ERROR(sink.begin(*header));
   auto read = read_cells(**file, *header, want, sink, clock_, deadline);
@@ -216,19 +217,16 @@ Result<std::shared_ptr<const kv::EncodedChunk>> DiskTier::read(const kv::ChunkId
   auto chunk = read_chunk(*file);
   if (!chunk.ok()) return refuse(id, chunk.error());
   if ((*chunk)->header().meta.id() != id) {
-    return refuse(id, {Code::kCorrupt, "another chunk's contents"});
+    return refuse(id, another_chunk());
   }
   return chunk;
 }
 
-// The file is not what the index says: it is dropped where it is damaged, and a miss in any case.
+// The file is not what the index says: dropped where it is damaged, a miss where it is a newer
+// version's.
 Error DiskTier::refuse(const kv::ChunkId& id, const Error& error) {
   const std::string name = chunk_file_name(id);
-  if (!is_damage(error)) {
-    std::lock_guard lock(mutex_);
-    ++counts_.n_miss;
-    return not_here();
-  }
+  if (!is_damage(error)) return not_here();
   spdlog::warn("{}: {}; removed", name, error.message);
   forget(id);
   auto removed = disk_.remove(dir_ / name);

@@ -84,7 +84,7 @@ class DiskTier final : public Tier {
   const Clock& clock_;
 
   std::mutex writing_;
-  uint64_t version_seen_ = 0;  // of the directory; 0: unknown
+  uint64_t version_seen_ = 0;                // of the directory; 0: unknown
   std::unordered_set<std::string> skipped_;  // files that could be neither read nor removed
   bool put_failing_ = false;
 

@@ -1,15 +1,20 @@
 // store/store.h: the tiers as one: longest match, loading with fall-back, background storing.
 //
-//   threads  match(), load(), put() and stats() may be called from any thread at once; one
-//            background thread seals and stores
+// A chunk can be matched and loaded from the moment that put() returns, while it still waits to be
+// sealed and written.
+//
+//   units    sizes in bytes, tokens in tokens
+//   threads  every method may be called from any thread at once; one background thread seals,
+//            stores and copies chunks to faster tiers
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +34,7 @@ struct MatchQuery {
   Digest numeric;
   kv::KvShape shape;
   std::string salt;
-  std::span<const kv::Token> tokens;  // at most this many are matched
+  std::span<const Token> tokens;  // at most this many are matched
   ReuseMode mode = ReuseMode::kExact;
 };
 
@@ -49,7 +54,7 @@ struct Match {
 struct StoreStats {
   std::vector<std::pair<std::string, TierStats>> tiers;
   uint64_t n_queue_dropped = 0;  // chunks not stored because the queue was full
-  uint64_t queue_bytes = 0;
+  uint64_t queue_bytes = 0;      // of chunks that wait to be stored
 };
 
 class Store {
@@ -57,35 +62,62 @@ class Store {
   // Tiers in order of speed. `queue_bytes_max` bounds the chunks that wait to be stored.
   Store(std::vector<std::unique_ptr<Tier>> tiers, uint64_t queue_bytes_max);
   ~Store();  // flushes
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
 
-  // The longest run of stored chunks that the query starts with. In strict mode only chunks of
-  // the query's numeric identity count, and only up to their n_strict tokens. Where several
-  // children fit, the longest wins, then own identity, then more strict tokens.
+  // The longest run of stored chunks that the query starts with; token ids are compared, never
+  // hashes alone. In strict mode only chunks of the query's numeric identity count, and only up to
+  // their n_strict tokens. Only the last chunk of a match may be used in part. Where several
+  // children fit, the longest run wins, then own identity, then more strict tokens.
   Match match(const MatchQuery& query);
-  // Loads from the first tier that delivers; a chunk that a faster tier lacks is copied to it in the
-  // background (only when all layers were asked for). Errors: as Tier::get of the last tier.
+  // Loads from the first place that delivers. begin() is called again for each tier that is tried,
+  // so a sink must overwrite what an earlier one handed over. Where all layers were asked for, a
+  // faster tier that lacks the chunk receives a copy in the background, a little later.
+  // Errors: as Tier::get of the last tier that was tried.
   Result<void> load(const MatchedChunk& matched, CellRange want, CellSink& sink, Deadline deadline);
   // Queues the chunk; sealing and writing happen on the background thread. False if the queue is
   // full: then the chunk is dropped and counted.
   bool put(kv::ChunkBuilder chunk);
-  void flush();  // returns when the queue is empty
+  void flush();  // returns when nothing is queued
   StoreStats stats() const;
-  Result<VerifyReport> verify();
-  Result<void> clear();
+  Result<VerifyReport> verify();  // of all tiers together; flushes first
+  Result<void> clear();           // of all tiers; flushes first
 
  private:
-  void write_loop();
-  struct Job;
+  using ChunkPtr = std::shared_ptr<const kv::EncodedChunk>;
+  struct Waiting {
+    kv::ChunkBuilder builder;
+    ChunkPtr chunk;  // the same cells, readable before they are sealed
+  };
+  struct Loaded {  // a chunk that a tier delivered: faster tiers may get it, slower ones note its
+                   // use
+    kv::ChunkId id;
+    size_t tier = 0;
+    bool whole = false;
+    std::chrono::steady_clock::time_point when;
+  };
+  struct Walk;
+
+  std::vector<ChunkSummary> candidates(const Digest& parent_key, std::span<const Token> tokens);
+  ChunkPtr find_waiting(const kv::ChunkId& id) const;
+  void note_load(const kv::ChunkId& id, size_t tier, bool whole);
+  void work();
+  void store_next(std::unique_lock<std::mutex>& lock);
+  void spread_next(std::unique_lock<std::mutex>& lock);
+  void spread(const Loaded& loaded);
+
   std::vector<std::unique_ptr<Tier>> tiers_;
   const uint64_t queue_bytes_max_;
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::deque<Job> queue_;
+  std::list<Waiting> waiting_;  // the first one is being written
+  std::deque<Loaded> loaded_;
   uint64_t queue_bytes_ = 0;
   uint64_t n_queue_dropped_ = 0;
-  bool writing_ = false;
+  uint32_t n_flushing_ = 0;
+  bool working_ = false;
   bool stop_ = false;
-  std::thread writer_;
+  std::thread worker_;
 };
 
 }  // namespace headstart::store

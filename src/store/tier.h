@@ -66,7 +66,7 @@ struct TierStats {
   uint64_t n_miss = 0;     // get() of an unknown or vanished chunk
   uint64_t n_corrupt = 0;  // chunks dropped because bytes did not check out
   uint64_t n_put = 0;
-  uint64_t n_evicted = 0;  // dropped or never taken in, for lack of room
+  uint64_t n_evicted = 0;     // dropped or never taken in, for lack of room
   uint64_t n_put_failed = 0;  // disk full and the like
 };
 
