@@ -73,7 +73,8 @@ class HeadstartCache {
     policy_.add({.id = id,
                  .parent_key = previous != nullptr ? chunk_of(*previous).prefix_key : root,
                  .size_bytes = 1,
-                 .compute_s = 1});
+                 .compute_s = 1,
+                 .first = previous == nullptr});
     while (policy_.size_bytes() > capacity_) policy_.evict();
   }
 

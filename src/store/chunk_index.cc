@@ -8,7 +8,7 @@ namespace {
 bool is_tail(const ChunkSummary& chunk) { return (chunk.flags & kv::kFlagTail) != 0; }
 
 EvictionEntry eviction_entry(const ChunkSummary& chunk) {
-  return {chunk.id, chunk.parent_key, chunk.size_bytes, chunk.compute_s};
+  return {chunk.id, chunk.parent_key, chunk.size_bytes, chunk.compute_s, chunk.pos_first == 0};
 }
 
 }  // namespace
@@ -20,6 +20,7 @@ ChunkSummary summary_of(const kv::ChunkMeta& meta, uint64_t size_bytes) {
           .tokens = std::make_shared<const std::vector<Token>>(meta.tokens),
           .shape = meta.shape,
           .flags = meta.flags,
+          .pos_first = meta.pos_first,
           .n_strict = meta.n_strict,
           .size_bytes = size_bytes,
           .compute_s = meta.compute_s};

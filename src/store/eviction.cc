@@ -44,10 +44,11 @@ void Eviction::add(const EvictionEntry& chunk, std::span<const kv::ChunkId> repl
   class_bytes_[kind] += static_cast<double>(chunk.size_bytes);
   Node& node = nodes_[chunk.id.prefix_key];
   node.entries.push_back(&entry);
-  refresh_leaves(node);
   Node& parent = nodes_[chunk.parent_key];
-  ++parent.n_child;
-  refresh_leaves(parent);
+  parent.children.insert(&entry);
+  place_entries(parent);
+  place_entries(node);
+  if (node.entries.size() == 1) place_children(node);
   advance(chunk.size_bytes);
 }
 
@@ -71,7 +72,7 @@ Eviction::Class Eviction::inherit(const EvictionEntry& chunk, std::span<const kv
     // The last of a run, not a fork such as a system prompt that many conversations start with.
     bool used = std::any_of(parent->second.entries.begin(), parent->second.entries.end(),
                             [](const Entry* e) { return e->kind != kFresh; });
-    if (used && parent->second.n_child == 0) kind = kExtension;
+    if (used && parent->second.children.empty()) kind = kExtension;
   }
   return kind;
 }
@@ -92,17 +93,7 @@ void Eviction::erase(const kv::ChunkId& id) {
 }
 
 std::optional<kv::ChunkId> Eviction::evict() {
-  const Entry* least = nullptr;
-  double least_worth = 0;
-  for (int kind = 0; kind < kClasses; ++kind) {
-    if (leaves_[kind].empty()) continue;
-    const Entry* entry = *leaves_[kind].begin();
-    const double worth = entry->worth + likelihood_log2(static_cast<Class>(kind));
-    if (least == nullptr || worth < least_worth) {
-      least = entry;
-      least_worth = worth;
-    }
-  }
+  const Entry* least = orphans_.empty() ? least_leaf() : *orphans_.begin();
   if (least == nullptr) {
     HS_CHECK(entries_.empty(), "every parent has a leaf below it");
     return std::nullopt;
@@ -111,6 +102,21 @@ std::optional<kv::ChunkId> Eviction::evict() {
   remember(*least);
   erase(id);
   return id;
+}
+
+const Eviction::Entry* Eviction::least_leaf() const {
+  const Entry* least = nullptr;
+  double least_worth = 0;
+  for (Class kind : {kFresh, kExtension, kUsed}) {
+    if (leaves_[kind].empty()) continue;
+    const Entry* entry = *leaves_[kind].begin();
+    const double worth = entry->worth + likelihood_log2(kind);
+    if (least == nullptr || worth < least_worth) {
+      least = entry;
+      least_worth = worth;
+    }
+  }
+  return least;
 }
 
 // Time passes as chunks arrive: old evidence fades, and every class pays for the room that it took.
@@ -130,42 +136,57 @@ double Eviction::likelihood_log2(Class kind) const {
 }
 
 void Eviction::set_uses(Entry& entry, double uses_log2, Class kind) {
-  if (entry.leaf) leaves_[entry.kind].erase(&entry);
+  const bool orphan = entry.orphan, leaf = entry.leaf;
+  place(entry, false, false);  // its worth is its place
   class_bytes_[entry.kind] -= static_cast<double>(entry.chunk.size_bytes);
   class_bytes_[kind] += static_cast<double>(entry.chunk.size_bytes);
   entry.kind = kind;
   entry.uses_log2 = uses_log2;
   entry.worth = uses_log2 + density_log2(entry.chunk);
-  if (entry.leaf) leaves_[kind].insert(&entry);
+  place(entry, orphan, leaf);
 }
 
-void Eviction::refresh_leaves(Node& node) {
-  // A chunk that another identity holds too may go: its children stay reachable through the other.
-  const bool leaf = node.n_child == 0 || node.entries.size() > 1;
-  for (Entry* entry : node.entries) {
-    if (leaf == entry->leaf) continue;
-    entry->leaf = leaf;
-    if (leaf) {
-      leaves_[entry->kind].insert(entry);
-    } else {
-      leaves_[entry->kind].erase(entry);
-    }
+void Eviction::place(Entry& entry, bool orphan, bool leaf) {
+  leaf = leaf && !orphan;
+  if (entry.orphan != orphan) {
+    if (orphan) orphans_.insert(&entry);
+    if (!orphan) orphans_.erase(&entry);
+    entry.orphan = orphan;
+  }
+  if (entry.leaf != leaf) {
+    if (leaf) leaves_[entry.kind].insert(&entry);
+    if (!leaf) leaves_[entry.kind].erase(&entry);
+    entry.leaf = leaf;
   }
 }
 
+void Eviction::place_entries(const Node& node) {
+  // A chunk that another identity holds too may go: its children stay reachable through the other.
+  const bool leaf = node.children.empty() || node.entries.size() > 1;
+  for (Entry* entry : node.entries) {
+    const bool orphan = !entry->chunk.first && nodes_[entry->chunk.parent_key].entries.empty();
+    place(*entry, orphan, leaf);
+  }
+}
+
+void Eviction::place_children(const Node& node) {
+  for (Entry* child : node.children) place_entries(nodes_[child->chunk.id.prefix_key]);
+}
+
 void Eviction::unlink(Entry& entry) {
-  if (entry.leaf) leaves_[entry.kind].erase(&entry);
+  place(entry, /*orphan=*/false, /*leaf=*/false);
   size_bytes_ -= entry.chunk.size_bytes;
   class_bytes_[entry.kind] -= static_cast<double>(entry.chunk.size_bytes);
-  auto node = nodes_.find(entry.chunk.id.prefix_key);
-  std::erase(node->second.entries, &entry);
-  refresh_leaves(node->second);
-  auto parent = nodes_.find(entry.chunk.parent_key);
-  --parent->second.n_child;
-  refresh_leaves(parent->second);
+  Node& node = nodes_[entry.chunk.id.prefix_key];
+  std::erase(node.entries, &entry);
+  place_entries(node);
+  if (node.entries.empty()) place_children(node);
+  Node& parent = nodes_[entry.chunk.parent_key];
+  parent.children.erase(&entry);
+  place_entries(parent);
   for (const Digest& key : {entry.chunk.id.prefix_key, entry.chunk.parent_key}) {
     auto it = nodes_.find(key);
-    if (it != nodes_.end() && it->second.n_child == 0 && it->second.entries.empty()) {
+    if (it != nodes_.end() && it->second.children.empty() && it->second.entries.empty()) {
       nodes_.erase(it);
     }
   }

@@ -10,7 +10,8 @@
 // budget to the next by a factor of 2 to 100. It is measured: hits and occupied byte-turnovers of
 // three classes of chunk (docs/decisions/0004-eviction.md, with what was rejected).
 //
-// Only leaves go: a chunk whose children are here stays, as they cannot be reached without it.
+// Only leaves go: a chunk whose children are here stays, as they cannot be reached without it. A
+// chunk whose parent is not here goes before all others.
 //
 //   units    sizes in bytes, age in turnovers of the budget
 //   threads  one owner, which locks
@@ -24,6 +25,7 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kv/chunk_id.h"
@@ -42,6 +44,7 @@ struct EvictionEntry {
   Digest parent_key{};
   uint64_t size_bytes = 0;
   double compute_s = 0;
+  bool first = false;  // of its prompt: its parent is no chunk
 };
 
 class Eviction {
@@ -72,7 +75,8 @@ class Eviction {
     double uses_log2 = 0;  // log2 of the decayed number of uses, as if seen at turnover 0
     double worth = 0;      // uses_log2 + log2(compute seconds per byte)
     uint64_t serial = 0;   // order of arrival: breaks ties
-    bool leaf = false;     // stands in leaves_[kind]
+    bool orphan = false;   // its parent is not here: stands in orphans_
+    bool leaf = false;     // otherwise, and without children: stands in leaves_[kind]
   };
   struct LeastWorth {
     bool operator()(const Entry* a, const Entry* b) const {
@@ -80,8 +84,8 @@ class Eviction {
     }
   };
   struct Node {  // one prefix key: the same tokens, computed under one or more numeric identities
-    uint32_t n_child = 0;
     std::vector<Entry*> entries;
+    std::unordered_set<Entry*> children;
   };
   struct Ghost {
     kv::ChunkId id;
@@ -93,9 +97,12 @@ class Eviction {
   Class inherit(const EvictionEntry& entry, std::span<const kv::ChunkId> replaced,
                 double& uses_log2);
   void advance(uint64_t size_bytes);
+  const Entry* least_leaf() const;
   double likelihood_log2(Class kind) const;
   void set_uses(Entry& entry, double uses_log2, Class kind);
-  void refresh_leaves(Node& node);
+  void place(Entry& entry, bool orphan, bool leaf);
+  void place_entries(const Node& node);
+  void place_children(const Node& node);
   void unlink(Entry& entry);
   void remember(const Entry& entry);
   void trim_ghosts();
@@ -109,6 +116,7 @@ class Eviction {
   std::unordered_map<kv::ChunkId, Entry, kv::ChunkIdHash> entries_;
   std::unordered_map<Digest, Node, DigestHash> nodes_;
   std::array<std::set<Entry*, LeastWorth>, kClasses> leaves_;
+  std::set<Entry*, LeastWorth> orphans_;
   std::array<double, kClasses> class_bytes_{};
   std::array<double, kClasses> hits_{};      // budgets of bytes hit, decayed
   std::array<double, kClasses> occupied_{};  // budgets of bytes × turnovers, decayed

@@ -29,6 +29,7 @@ struct ChunkSummary {
   std::shared_ptr<const std::vector<Token>> tokens;
   kv::KvShape shape;
   uint32_t flags = 0;
+  uint32_t pos_first = 0;
   uint32_t n_strict = 0;
   uint64_t size_bytes = 0;
   double compute_s = 0;

@@ -81,6 +81,14 @@ inline kv::ChunkId id_of(const Sample& sample) {
   return {kv::extend_prefix(sample.parent, sample.tokens), sample.numeric};
 }
 
+// The chunk of the same tokens that follows `parent`.
+inline Sample after(const Sample& parent) {
+  Sample next = parent;
+  next.parent = id_of(parent).prefix_key;
+  next.pos_first = parent.pos_first + static_cast<uint32_t>(parent.tokens.size());
+  return next;
+}
+
 inline store::CellRange all_layers(const kv::KvShape& shape = kShape) { return {0, shape.n_layer}; }
 
 // Accepts chunks of one model and notes whether every value it received was right.
