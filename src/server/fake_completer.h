@@ -96,6 +96,7 @@ class FakeCompleter final : public Completer {
   // What was asked, in the order in which it ran.
   std::vector<exec::CompletionRequest> seen() const { return locked(seen_); }
   int n_cancelled() const { return locked(n_cancelled_); }
+  int n_active() const { return locked(n_active_); }
   int n_active_max() const { return locked(n_active_max_); }
 
  private:

@@ -102,7 +102,8 @@ struct Server::Impl {
   void get_models(const Request& req, Response& res) const;
   void post_completion(Endpoint endpoint, const Request& req, Response& res,
                        const httplib::ContentReader& reader);
-  ApiResult<std::string> read_body(const Request& req, const httplib::ContentReader& reader) const;
+  ApiResult<std::string> read_body(const Request& req, const Response& res,
+                                   const httplib::ContentReader& reader) const;
   ApiResult<std::shared_ptr<Ticket>> admit_and_queue(const ApiRequest& request, AnswerHead& head);
   void answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const;
   void answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head, const Request& req,
@@ -195,7 +196,7 @@ void Server::Impl::get_models(const Request& req, Response& res) const {
 
 void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Response& res,
                                    const httplib::ContentReader& reader) {
-  const auto body = read_body(req, reader);
+  const auto body = read_body(req, res, reader);
   if (!body) return write_error(res, body.error());
   if (!completer.load()) return write_error(res, loading());
   const auto request = parse_request(endpoint, *body);
@@ -207,9 +208,13 @@ void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Respon
   answer_whole(**ticket, head, res);
 }
 
-ApiResult<std::string> Server::Impl::read_body(const Request& req,
+ApiResult<std::string> Server::Impl::read_body(const Request& req, const Response& res,
                                                const httplib::ContentReader& reader) const {
   if (req.is_multipart_form_data()) return tl::unexpected(of_status(415));
+  // Before reading, since httplib would read all of it just to throw it away.
+  if (req.get_header_value_u64("Content-Length") > options.body_bytes_max) {
+    return tl::unexpected(of_status(413));
+  }
   std::string body;
   bool fits = true;
   const bool whole = reader([&](const char* data, size_t size) {
@@ -217,9 +222,10 @@ ApiResult<std::string> Server::Impl::read_body(const Request& req,
     if (fits) body.append(data, size);
     return fits;
   });
+  if (whole) return body;
   if (!fits) return tl::unexpected(of_status(413));
-  if (!whole) return tl::unexpected(of_status(408));
-  return body;
+  if (http.request_overdue()) return tl::unexpected(of_status(408));
+  return tl::unexpected(of_status(res.status >= 400 ? res.status : 400));
 }
 
 ApiResult<std::shared_ptr<Ticket>> Server::Impl::admit_and_queue(const ApiRequest& request,

@@ -87,6 +87,8 @@ class SocketStream final : public httplib::Stream {
     return !interrupted_;
   }
 
+  bool request_overdue() const { return Steady::now() >= request_until_; }
+
   void shut_reading() { ::shutdown(fd_, SHUT_RD); }
 
   bool is_readable() const override { return begin_ < end_; }
@@ -174,7 +176,7 @@ Listener::Listener(const ListenerLimits& limits) : limits_(limits) {
   // another one streams.
   const size_t n_thread = size_t{limits.n_connection_max} + kRefusers;
   new_task_queue = [n_thread] { return new httplib::ThreadPool(n_thread, n_thread, n_thread); };
-  set_keep_alive_timeout(std::chrono::ceil<std::chrono::seconds>(limits.idle_timeout));
+  set_keep_alive_timeout(std::chrono::ceil<std::chrono::seconds>(limits.idle_timeout).count());
   set_keep_alive_max_count(1000);
 }
 
@@ -235,6 +237,8 @@ SocketStream* Listener::current() const {
 }
 
 bool Listener::client_alive() const { return current()->is_peer_alive(); }
+
+bool Listener::request_overdue() const { return current()->request_overdue(); }
 
 void Listener::close_after_response() { current()->close_after_response = true; }
 

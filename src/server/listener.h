@@ -36,6 +36,7 @@ class Listener final : public httplib::Server {
 
   // About the connection that the calling thread serves.
   bool client_alive() const;
+  bool request_overdue() const;  // its request did not arrive whole in time
   void close_after_response();
 
   // Ends all reading, now and from now on, so that idle and slow connections close; what is being
