@@ -1,5 +1,6 @@
 // Reuse against the own cold run, the store's cost on a cold run, and the speed of loading.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -82,9 +83,10 @@ Result<double> ttft_ms(exec::Engine& engine, const std::string& prompt, const st
 // The same through the program itself, in a process of its own.
 Result<double> ttft_ms_new_process(const fs::path& model, const BenchOptions& o, const fs::path& cache,
                                    const fs::path& prompt_file) {
-  const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() + "' run --json -n 4 -m '" +
-                              model.string() + "' -t " + std::to_string(o.n_threads) +
-                              " --cache-dir '" + cache.string() + "' -f '" + prompt_file.string() + "'";
+  const std::string command =
+      fmt::format("'{}' run --json -n 4 -m '{}' -t {} --cache-dir '{}' -f '{}'",
+                  fs::read_symlink("/proc/self/exe").string(), model.string(), o.n_threads,
+                  cache.string(), prompt_file.string());
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return Error{Code::kIo, "cannot start another process"};
   std::string out;

@@ -286,7 +286,7 @@ Result<void> Engine::Impl::open_store() {
   HS_ASSIGN_OR_RETURN(fingerprint, model::fingerprint(options.model_path, digests));
   std::vector<std::unique_ptr<store::Tier>> tiers;
   if (options.ram_budget_bytes > 0) {
-    tiers.push_back(std::make_unique<store::RamTier>(options.ram_budget_bytes, clock));
+    tiers.push_back(std::make_unique<store::RamTier>(options.ram_budget_bytes));
   }
   if (options.cache_dir) {
     HS_ASSIGN_OR_RETURN(auto tier, store::DiskTier::open(*options.cache_dir,

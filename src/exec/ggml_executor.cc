@@ -99,7 +99,7 @@ bool GgmlExecutor::Impl::multiplies_invariantly(ggml_tensor* weight) {
   ggml_tensor* of_some = ggml_mul_mat(ctx.get(), weight, some);
   ggml_set_output(of_all);
   ggml_set_output(of_some);
-  ggml_cgraph* graph = ggml_new_graph(ctx.get());
+  ggml_cgraph* graph = ggml_new_graph_custom(ctx.get(), 16, false);
   ggml_build_forward_expand(graph, of_all);
   ggml_build_forward_expand(graph, of_some);
   if (!ggml_gallocr_alloc_graph(allocator, graph)) return false;
