@@ -221,6 +221,7 @@ Result<std::vector<Row>> bench_load(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto kv, kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, 4096));
     exec::RopeTables tables(p);
     tables.reserve(4096);
+    kv::Capture capture(shape, kv::kChunkTokensMax);
     const auto match = store.match({fingerprint, {}, shape, "", tokens, store::ReuseMode::kExact});
     const exec::LoadTarget target{&p, &tables, fingerprint, kv.get()};
     const uint64_t bytes = match.n_token * shape.bytes_per_token();
@@ -230,7 +231,7 @@ Result<std::vector<Row>> bench_load(const BenchOptions& o) {
     for (uint32_t i = 0; i < (o.n_repeat != 0 ? o.n_repeat : 9); ++i) {
       uint32_t n_present = 0;
       const double load_s = measure_s(1, [&] {
-        n_present = exec::load_prefix(store, match, match.n_token, target, nullptr, false);
+        n_present = exec::load_prefix(store, match, match.n_token, target, capture).n_token;
       });
       HS_CHECK(n_present == match.n_token, "every chunk loads");
       const double copy_s = measure_s(1, [&] { std::memcpy(to.data(), from.data(), bytes); });

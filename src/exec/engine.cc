@@ -81,6 +81,7 @@ class Session {
   bool storing() const { return e_.store != nullptr && mode_ != store::ReuseMode::kOff; }
   double ms_since_start() const { return (e_.clock.now_s() - start_s_) * 1e3; }
   void reuse();
+  void collect_from(const store::Match& match, const Loaded& loaded);
   Result<void> prefill();
   Result<void> generate();
   Result<void> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
@@ -116,58 +117,51 @@ Result<Completion> Session::run() {
 
 void Session::reuse() {
   store::Match match;
-  const ChunkOrigin origin{e_.fingerprint, e_.numeric, r_.salt};
-  Digest parent = kv::prefix_root(origin.fingerprint, origin.salt);
-  const kv::KvShape shape = e_.kv->shape();
   if (storing()) {
-    match = e_.store->match({e_.fingerprint, e_.numeric, shape, r_.salt,
+    match = e_.store->match({e_.fingerprint, e_.numeric, e_.kv->shape(), r_.salt,
                              std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
-    collector_.emplace(*e_.store, *e_.capture, *e_.tokenizer, origin, shape);
   }
   out_.lookup_ms = ms_since_start();
   plan::PrefillQuestion question{out_.n_prompt, match.n_token, match.n_strict, e_.executor->grain(),
                                  e_.executor->n_token_max()};
   plan_ = plan::plan_prefill(question);
+  Loaded loaded;
   if (plan_.n_reuse > 0) {
     const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, e_.kv.get()};
-    // Chunks that are not complete begin the next one, together with what is computed.
-    const auto last = std::find_if(match.chunks.begin(), match.chunks.end(), [&](const auto& m) {
-      return m.pos_first + m.n_use >= plan_.n_reuse;
-    });
-    const bool last_complete = last->pos_first + last->chunk.tokens->size() == plan_.n_reuse &&
-                               (last->chunk.flags & kv::kFlagTail) == 0;
-    const uint32_t n_present = load_prefix(*e_.store, match, plan_.n_reuse, target,
-                                           e_.capture.get(), !last_complete);
-    if (n_present < plan_.n_reuse) {
-      question.n_match = n_present;
-      question.n_match_strict = std::min(question.n_match_strict, n_present);
+    loaded = load_prefix(*e_.store, match, plan_.n_reuse, target, *e_.capture);
+    if (loaded.n_token < plan_.n_reuse) {
+      question.n_match = loaded.n_token;
+      question.n_match_strict = std::min(question.n_match_strict, loaded.n_token);
       plan_ = plan::plan_prefill(question);
     }
-    // Where the next chunk begins: after the last complete one that is reused.
-    uint32_t pos = 0;
-    double inherited_s = 0;
-    uint32_t n_inherited = 0;
-    for (const store::MatchedChunk& m : match.chunks) {
-      if (m.pos_first >= plan_.n_reuse) break;
-      const auto n_token = static_cast<uint32_t>(m.chunk.tokens->size());
-      const bool complete = m.pos_first + n_token <= plan_.n_reuse &&
-                            (m.pos_first + n_token < plan_.n_reuse || last_complete);
-      if (!complete) {
-        n_inherited = plan_.n_reuse - m.pos_first;
-        inherited_s = m.chunk.compute_s * n_inherited / n_token;
-        break;
-      }
-      parent = m.chunk.id.prefix_key;
-      pos = m.pos_first + n_token;
-    }
-    collector_->start(pos, parent);
-    if (n_inherited > 0) collector_->computed(n_inherited, inherited_s);
-  } else if (collector_) {
-    collector_->start(0, parent);
   }
+  if (storing()) collect_from(match, loaded);
   out_.n_cached = plan_.n_reuse;
   out_.n_cached_rounded = plan_.n_reuse > plan_.n_strict ? plan_.n_reuse - plan_.n_strict : 0;
   out_.load_ms = ms_since_start() - out_.lookup_ms;
+}
+
+// Chunks go on after the last one that is complete; a captured one is begun again, together with
+// what is computed.
+void Session::collect_from(const store::Match& match, const Loaded& loaded) {
+  Digest parent = kv::prefix_root(e_.fingerprint, r_.salt);
+  uint32_t pos = 0;
+  for (uint32_t i = 0; i < loaded.n_chunk - (loaded.captured ? 1 : 0); ++i) {
+    const store::MatchedChunk& m = match.chunks[i];
+    parent = m.chunk.id.prefix_key;
+    pos = m.pos_first + static_cast<uint32_t>(m.chunk.tokens->size());
+  }
+  const uint32_t n_inherited = loaded.n_token - pos;
+  // Where reuse had to end earlier than what was loaded, inside a chunk, nothing can be continued.
+  if (pos + n_inherited != plan_.n_reuse) return;
+  collector_.emplace(*e_.store, *e_.capture, *e_.tokenizer,
+                     ChunkOrigin{e_.fingerprint, e_.numeric, r_.salt}, e_.kv->shape());
+  collector_->start(pos, parent);
+  if (n_inherited > 0) {
+    const store::ChunkSummary& last = match.chunks[loaded.n_chunk - 1].chunk;
+    collector_->computed(n_inherited,
+                         last.compute_s * n_inherited / static_cast<double>(last.tokens->size()));
+  }
 }
 
 Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,

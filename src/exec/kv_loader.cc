@@ -72,28 +72,29 @@ std::vector<store::CellRange> wanted_layers(const model::ModelParams& p, uint32_
 
 }  // namespace
 
-uint32_t load_prefix(store::Store& store, const store::Match& match, uint32_t n_reuse,
-                     const LoadTarget& target, kv::Capture* capture, bool capture_last) {
-  uint32_t n_present = 0;
+Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_reuse,
+                   const LoadTarget& target, kv::Capture& capture) {
+  Loaded loaded;
   for (const store::MatchedChunk& matched : match.chunks) {
-    if (n_present >= n_reuse) break;
+    if (matched.pos_first >= n_reuse) break;
     const uint32_t n_use = std::min(matched.n_use, n_reuse - matched.pos_first);
-    const bool last = matched.pos_first + n_use == n_reuse;
-    kv::Capture* captured = last && capture_last ? capture : nullptr;
-    if (captured != nullptr) captured->restart(matched.pos_first);
-    LiveKvSink sink(target, matched, n_use, captured);
+    const bool whole = n_use == matched.chunk.tokens->size();
+    const bool ends_here = matched.pos_first + n_use == n_reuse;
+    const bool captured = ends_here && (!whole || (matched.chunk.flags & kv::kFlagTail) != 0);
+    if (captured) capture.restart(matched.pos_first);
+    LiveKvSink sink(target, matched, n_use, captured ? &capture : nullptr);
     for (const store::CellRange& range :
          wanted_layers(*target.params, matched.pos_first + n_use, n_reuse)) {
-      const auto loaded = store.load(matched, range, sink, kNoDeadline);
-      if (!loaded.ok()) {
+      const auto done = store.load(matched, range, sink, kNoDeadline);
+      if (!done.ok()) {
         spdlog::warn("a stored chunk could not be used and is computed again: {}",
-                     loaded.error().message);
-        return n_present;
+                     done.error().message);
+        return loaded;
       }
     }
-    n_present += n_use;
+    loaded = {matched.pos_first + n_use, loaded.n_chunk + 1, captured};
   }
-  return n_present;
+  return loaded;
 }
 
 }  // namespace headstart::exec

@@ -23,11 +23,17 @@ struct LoadTarget {
   kv::LiveKv* kv = nullptr;
 };
 
-// Loads the first chunks of `match`, n_reuse tokens in all, in order of position. The last chunk
-// also goes to `capture` (if given, restarted at the chunk's start) where `capture_last` is set: it
-// will be stored again as a part of a longer one. Returns how many tokens are present: fewer than
-// n_reuse where a chunk had vanished or was damaged; those from there on must be computed.
-uint32_t load_prefix(store::Store& store, const store::Match& match, uint32_t n_reuse,
-                     const LoadTarget& target, kv::Capture* capture, bool capture_last);
+struct Loaded {
+  uint32_t n_token = 0;   // leading tokens whose K,V are now in the live cache
+  uint32_t n_chunk = 0;   // chunks of the match that they came from
+  bool captured = false;  // the last of these chunks is in the capture window too
+};
+
+// Loads the first n_reuse tokens of `match`, in order of position. A last chunk that is used in
+// part, or that is a tail, is also put into `capture` (restarted at the chunk's start): it will be
+// stored again as a part of a longer one. Stops before a chunk that has vanished or is damaged;
+// the tokens from there on must be computed.
+Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_reuse,
+                   const LoadTarget& target, kv::Capture& capture);
 
 }  // namespace headstart::exec

@@ -32,7 +32,8 @@ struct RopeConfig {
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
   uint32_t n_ctx_orig = 0;           // context length that the model was trained with
-  std::vector<float> freq_factors;   // [n_rot / 2], empty: all 1 (Llama 3's rope_freqs.weight)
+  // [n_rot / 2], empty: all 1 (rope_freqs.weight of Llama 3)
+  std::vector<float> freq_factors = {};
 
   bool operator==(const RopeConfig&) const = default;
 };

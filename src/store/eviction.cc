@@ -64,6 +64,9 @@ Eviction::Class Eviction::inherit(const EvictionEntry& chunk, std::span<const kv
   if (auto ghost = ghost_of_.find(chunk.id); ghost != ghost_of_.end()) {
     uses_log2 = sum_log2(uses_log2, ghost->second->uses_log2);
     kind = kUsed;
+    // Had it been kept, this were a hit: otherwise a tier that gives chunks up too early would
+    // never learn that it does.
+    hits_[kUsed] += static_cast<double>(chunk.size_bytes) / budget_bytes_;
     ghost_bytes_ -= ghost->second->size_bytes;
     ghosts_.erase(ghost->second);
     ghost_of_.erase(ghost);
@@ -110,7 +113,7 @@ const Eviction::Entry* Eviction::least_leaf() const {
   for (Class kind : {kFresh, kExtension, kUsed}) {
     if (leaves_[kind].empty()) continue;
     const Entry* entry = *leaves_[kind].begin();
-    const double worth = entry->worth + likelihood_log2(kind);
+    const double worth = entry->worth + std::log2(likelihood(kind));
     if (least == nullptr || worth < least_worth) {
       least = entry;
       least_worth = worth;
@@ -130,9 +133,12 @@ void Eviction::advance(uint64_t size_bytes) {
   }
 }
 
-double Eviction::likelihood_log2(Class kind) const {
-  return std::log2((hits_[kind] + kBeliefRate[kind] * kBeliefTurnovers) /
-                   (occupied_[kind] + kBeliefTurnovers));
+// Uses to expect of a byte in a turnover. Whatever a short measurement says, a chunk that was used
+// or that continues a used run is no less likely to be used than any other.
+double Eviction::likelihood(Class kind) const {
+  const double measured =
+      (hits_[kind] + kBeliefRate[kind] * kBeliefTurnovers) / (occupied_[kind] + kBeliefTurnovers);
+  return kind == kFresh ? measured : std::max(measured, likelihood(kFresh));
 }
 
 void Eviction::set_uses(Entry& entry, double uses_log2, Class kind) {

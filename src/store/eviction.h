@@ -98,7 +98,7 @@ class Eviction {
                 double& uses_log2);
   void advance(uint64_t size_bytes);
   const Entry* least_leaf() const;
-  double likelihood_log2(Class kind) const;
+  double likelihood(Class kind) const;
   void set_uses(Entry& entry, double uses_log2, Class kind);
   void place(Entry& entry, bool orphan, bool leaf);
   void place_entries(const Node& node);

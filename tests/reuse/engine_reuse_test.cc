@@ -1,0 +1,403 @@
+// Proves the promise of reuse: in strict mode an answer has the bits of a cold run, whether warm,
+// restarted, sliced differently or mixed with other prompts, and a damaged or foreign store costs
+// time only. The reference is a fresh engine that reuses nothing. Tiny models of every
+// architecture, and SmolLM2 for the hundred prompts. To add a case, use Bed: cold() and warm().
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "exec/engine.h"
+#include "tests/support/models.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_gguf.h"
+
+namespace headstart::test {
+namespace {
+
+using exec::Completion;
+using exec::CompletionRequest;
+using exec::Engine;
+using exec::EngineOptions;
+using store::ReuseMode;
+
+std::vector<Token> random_prompt(uint32_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<Token> tokens{kTinyBos};
+  // Byte tokens, a newline now and then, so that chunks end at different places.
+  while (tokens.size() < n) tokens.push_back(kTinyFirstByte + static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
+  return tokens;
+}
+
+std::vector<Token> operator+(std::vector<Token> a, const std::vector<Token>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// One model, one store folder, engines over it that come and go.
+class Bed {
+ public:
+  explicit Bed(const TinyModel& model) : gguf_(dir_ / "model.gguf") { write_tiny_gguf(model, gguf_); }
+  explicit Bed(std::filesystem::path gguf) : gguf_(std::move(gguf)) {}
+
+  EngineOptions options() const {
+    EngineOptions o;
+    o.model_path = gguf_;
+    o.n_threads = 2;
+    o.n_batch = 128;  // several slices for short prompts
+    o.cache_dir = kv();
+    o.reuse = ReuseMode::kStrict;
+    return o;
+  }
+  std::filesystem::path kv() const { return dir_ / "kv"; }
+  std::filesystem::path gguf() const { return gguf_; }
+
+  static std::unique_ptr<Engine> open(const EngineOptions& options) {
+    auto engine = Engine::open(options);
+    EXPECT_TRUE(engine.ok()) << engine.error().message;
+    return *std::move(engine);
+  }
+  std::unique_ptr<Engine> warm_engine() const { return open(options()); }
+  Engine& cold_engine() {
+    if (cold_ == nullptr) {
+      EngineOptions o = options();
+      o.cache_dir.reset();
+      o.reuse = ReuseMode::kOff;
+      cold_ = open(o);
+    }
+    return *cold_;
+  }
+
+ private:
+  TempDir dir_;
+  std::filesystem::path gguf_;
+  std::unique_ptr<Engine> cold_;
+};
+
+Completion run(Engine& engine, const std::vector<Token>& prompt, CompletionRequest r = {}) {
+  r.tokens = prompt;
+  if (r.n_predict == 128) r.n_predict = 12;
+  auto completion = engine.complete(r);
+  EXPECT_TRUE(completion.ok()) << completion.error().message;
+  return completion.ok() ? *completion : Completion{};
+}
+
+class EveryArchitecture : public testing::TestWithParam<const char*> {};
+
+// Cases 1 and 2: the identical prompt, in the same process and after a restart, also behind a window.
+TEST_P(EveryArchitecture, IdenticalPromptComputesOneTokenAndAnswersTheSame) {
+  Bed bed(tiny_model(GetParam()));
+  const auto prompt = random_prompt(401, 1);
+  const auto want = run(bed.cold_engine(), prompt);
+  ASSERT_EQ(want.tokens.size(), 12u);
+  {
+    const auto engine = bed.warm_engine();
+    const auto first = run(*engine, prompt), again = run(*engine, prompt);
+    EXPECT_EQ(first.n_cached, 0u);
+    EXPECT_EQ(again.n_cached, 400u);
+    EXPECT_EQ(first.tokens, want.tokens);
+    EXPECT_EQ(again.tokens, want.tokens);
+  }
+  const auto restarted = run(*bed.warm_engine(), prompt);
+  EXPECT_EQ(restarted.n_cached, 400u);
+  EXPECT_EQ(restarted.n_cached_rounded, 0u);
+  EXPECT_EQ(restarted.tokens, want.tokens);
+}
+
+TEST_P(EveryArchitecture, OtherEndingsReuseTheCommonPrefixExactly) {
+  Bed bed(tiny_model(GetParam()));
+  const auto document = random_prompt(333, 2);
+  run(*bed.warm_engine(), document + random_prompt(20, 3));
+  const auto engine = bed.warm_engine();
+  for (uint32_t seed = 10; seed < 14; ++seed) {
+    const auto prompt = document + random_prompt(5 + 7 * (seed - 10), seed);
+    const auto got = run(*engine, prompt);
+    EXPECT_GE(got.n_cached, 333u);  // and their common BOS
+    EXPECT_LE(got.n_cached, 335u);
+    EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens) << seed;
+  }
+}
+
+// A prompt that ends inside what is stored, at every kind of place.
+TEST_P(EveryArchitecture, ShorterPromptsReuseAPartOfAChunk) {
+  Bed bed(tiny_model(GetParam()));
+  const auto whole = random_prompt(300, 4);
+  const auto engine = bed.warm_engine();
+  run(*engine, whole);
+  for (const size_t n : {2u, 33u, 127u, 128u, 129u, 200u, 299u}) {
+    const std::vector<Token> prompt(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(n));
+    const auto got = run(*engine, prompt);
+    EXPECT_EQ(got.n_cached, n - 1);
+    EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens) << n;
+  }
+}
+
+TEST_P(EveryArchitecture, BatchSizeDoesNotChangeTheAnswer) {
+  Bed bed(tiny_model(GetParam()));
+  const auto prompt = random_prompt(390, 5);
+  const auto want = run(bed.cold_engine(), prompt);
+  for (const uint32_t n_batch : {16u, 100u, 512u}) {
+    EngineOptions o = bed.options();
+    o.n_batch = n_batch;
+    o.cache_dir.reset();
+    o.reuse = ReuseMode::kOff;
+    EXPECT_EQ(run(*Bed::open(o), prompt).tokens, want.tokens) << n_batch;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, EveryArchitecture, testing::Values("llama", "qwen2", "qwen3", "gemma3"));
+
+// Case 9: K of a quantised live cache is stored before RoPE and unquantised.
+TEST(Reuse, QuantisedLiveCacheIsExactToo) {
+  Bed bed(tiny_model("qwen2"));
+  EngineOptions o = bed.options();
+  o.cache_type_k = o.cache_type_v = "q8_0";
+  EngineOptions off = o;
+  off.reuse = ReuseMode::kOff;
+  const auto document = random_prompt(250, 6), prompt = document + random_prompt(9, 7);
+  const auto want = run(*Bed::open(off), prompt);
+  const auto engine = Bed::open(o);
+  run(*engine, document + random_prompt(30, 8));
+  const auto got = run(*engine, prompt);
+  EXPECT_GE(got.n_cached, 250u);
+  EXPECT_EQ(got.tokens, want.tokens);
+}
+
+// Repacked matrices are where a token's bits would depend on its batch.
+TEST(Reuse, RepackedWeightsAreExactToo) {
+  for (const ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
+    Bed bed(tiny_model("llama", type));
+    const auto document = random_prompt(210, 20), prompt = document + random_prompt(6, 21);
+    const auto engine = bed.warm_engine();
+    run(*engine, document + random_prompt(77, 22));
+    const auto got = run(*engine, prompt);
+    EXPECT_GE(got.n_cached, 210u);
+    EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens) << type;
+  }
+}
+
+// Case 3: the same name, another model, and another live type.
+TEST(Reuse, AnotherModelOfTheSameNameReusesNothing) {
+  TinyModel a = tiny_model("llama"), b = a, c = a;
+  b.seed = 99;
+  c.rope_freq_base = 20000.0f;
+  Bed bed_a(a), bed_b(b), bed_c(c);
+  const auto prompt = random_prompt(200, 9);
+  run(*bed_a.warm_engine(), prompt);
+  for (Bed* other : {&bed_b, &bed_c}) {
+    EngineOptions o = other->options();
+    o.cache_dir = bed_a.kv();
+    const auto got = run(*Bed::open(o), prompt);
+    EXPECT_EQ(got.n_cached, 0u);
+    EXPECT_EQ(got.tokens, run(other->cold_engine(), prompt).tokens);
+  }
+}
+
+TEST(Reuse, AnotherNumericIdentityIsMarkedAndRefusedByStrict) {
+  Bed bed(tiny_model("llama"));
+  const auto prompt = random_prompt(200, 10);
+  run(*bed.warm_engine(), prompt);
+  EngineOptions o = bed.options();
+  o.cache_type_k = o.cache_type_v = "q8_0";
+  o.reuse = ReuseMode::kExact;
+  const auto engine = Bed::open(o);
+  CompletionRequest strict;
+  strict.reuse = ReuseMode::kStrict;
+  EXPECT_EQ(run(*engine, prompt, strict).n_cached, 0u);  // and stores its own
+  const auto other = Bed::open([&] {
+    EngineOptions p = o;
+    p.cache_type_v = "f16";
+    return p;
+  }());
+  const auto got = run(*other, prompt);
+  EXPECT_EQ(got.n_cached, 199u);
+  EXPECT_EQ(got.n_cached_rounded, 199u);
+}
+
+// Case 6: an unrelated prompt after another.
+TEST(Reuse, UnrelatedPromptsDoNotTouchEachOther) {
+  Bed bed(tiny_model("qwen3"));
+  const auto engine = bed.warm_engine();
+  for (uint32_t seed = 30; seed < 36; ++seed) {
+    const auto prompt = random_prompt(150 + seed, seed);
+    EXPECT_EQ(run(*engine, prompt).tokens, run(bed.cold_engine(), prompt).tokens) << seed;
+  }
+}
+
+// Case 8: known pieces in another order.
+TEST(Reuse, KnownPiecesInAnotherOrderAreComputed) {
+  Bed bed(tiny_model("llama"));
+  const auto a = random_prompt(160, 40), b = random_prompt(170, 41);
+  const auto engine = bed.warm_engine();
+  run(*engine, a + b);
+  run(*engine, b + a);
+  const auto got = run(*engine, b + a);
+  EXPECT_EQ(got.n_cached, a.size() + b.size() - 1);
+  EXPECT_EQ(got.tokens, run(bed.cold_engine(), b + a).tokens);
+}
+
+TEST(Reuse, GeneratedTokensServeTheNextTurn) {
+  Bed bed(tiny_model("llama"));
+  EngineOptions o = bed.options();
+  o.reuse = ReuseMode::kExact;
+  const auto engine = Bed::open(o);
+  CompletionRequest r;
+  r.n_predict = 40;
+  const auto prompt = random_prompt(180, 50);
+  const auto first = run(*engine, prompt, r);
+  ASSERT_EQ(first.tokens.size(), 40u);
+  const auto next = prompt + first.tokens + random_prompt(10, 51);
+  const auto got = run(*engine, next);
+  EXPECT_EQ(got.n_cached, 219u);  // all but the last generated token, whose K,V was never needed
+  EXPECT_EQ(got.n_cached_rounded, 39u);
+  CompletionRequest strict;
+  strict.reuse = ReuseMode::kStrict;
+  const auto exact = run(*engine, next, strict);
+  EXPECT_EQ(exact.n_cached, 180u);
+  EXPECT_EQ(exact.tokens, run(bed.cold_engine(), next).tokens);
+  // The strict run has replaced the rounded chunks.
+  EXPECT_EQ(run(*engine, next, strict).n_cached, next.size() - 1);
+}
+
+// Case 20: sampling with a seed.
+TEST(Reuse, SeededSamplingIsTheSameColdAndWarm) {
+  Bed bed(tiny_model("qwen2"));
+  CompletionRequest r;
+  r.sampling.temperature = 0.9f;
+  r.sampling.seed = 1234;
+  r.sampling.repeat_penalty = 1.1f;
+  r.n_predict = 24;
+  const auto prompt = random_prompt(220, 60);
+  const auto want = run(bed.cold_engine(), prompt, r);
+  const auto engine = bed.warm_engine();
+  EXPECT_EQ(run(*engine, prompt, r).tokens, want.tokens);
+  EXPECT_EQ(run(*engine, prompt, r).tokens, want.tokens);
+  r.sampling.seed = 4321;
+  EXPECT_NE(run(*engine, prompt, r).tokens, want.tokens);
+}
+
+// Case 17.
+TEST(Reuse, PredictsExactlyAsManyTokensAsAsked) {
+  Bed bed(tiny_model("llama"));
+  const auto engine = bed.warm_engine();
+  const auto prompt = random_prompt(90, 70);
+  for (const uint32_t n : {0u, 1u, 2u}) {
+    CompletionRequest r;
+    r.n_predict = n;
+    EXPECT_EQ(run(*engine, prompt, r).tokens.size(), n);
+  }
+  CompletionRequest empty;
+  const auto refused = engine->complete(empty);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+}
+
+// Case 18.
+TEST(Reuse, TemplateThatWritesBosGivesOne) {
+  TinyModel model = tiny_model("llama");
+  model.chat_template = kTemplateWithBos;
+  Bed bed(model);
+  const auto engine = bed.warm_engine();
+  const auto text = engine->chat_template().render({{"user", "hello"}});
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  const auto tokens = engine->tokenizer().encode(*text, true, true);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), kTinyBos), 1);
+}
+
+TEST(Reuse, SaltSeparates) {
+  Bed bed(tiny_model("llama"));
+  const auto engine = bed.warm_engine();
+  const auto prompt = random_prompt(150, 80);
+  CompletionRequest alice, bob;
+  alice.salt = "alice";
+  bob.salt = "bob";
+  run(*engine, prompt, alice);
+  EXPECT_EQ(run(*engine, prompt, bob).n_cached, 0u);
+  EXPECT_EQ(run(*engine, prompt).n_cached, 0u);
+  EXPECT_EQ(run(*engine, prompt, alice).n_cached, 149u);
+}
+
+TEST(Reuse, DamagedChunksCostTimeOnly) {
+  Bed bed(tiny_model("llama"));
+  const auto prompt = random_prompt(400, 90);
+  const auto want = run(*bed.warm_engine(), prompt);
+  size_t n_file = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(bed.kv())) {
+    // A bit in the middle of the cells of every second file; the others lose their end.
+    if (n_file++ % 2 == 0) {
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(static_cast<std::streamoff>(entry.file_size() / 2));
+      const auto byte = static_cast<char>(file.get() ^ 1);
+      file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+      file.put(byte);
+    } else {
+      std::filesystem::resize_file(entry.path(), entry.file_size() - 1);
+    }
+  }
+  ASSERT_GE(n_file, 3u);
+  const auto engine = bed.warm_engine();
+  const auto got = run(*engine, prompt);
+  EXPECT_EQ(got.n_cached, 0u);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_GT(engine->stats().store.tiers.at(0).second.n_corrupt, 0u);
+  EXPECT_EQ(run(*engine, prompt).n_cached, 399u);
+}
+
+TEST(Reuse, CancelledRequestLeavesNothingBehind) {
+  Bed bed(tiny_model("llama"));
+  const auto engine = bed.warm_engine();
+  const auto prompt = random_prompt(400, 100);
+  std::stop_source stop;
+  CompletionRequest r;
+  r.tokens = prompt;
+  r.cancel = stop.get_token();
+  r.progress = [&](std::string_view, double) { stop.request_stop(); };  // after the first slice
+  const auto cancelled = engine->complete(r);
+  ASSERT_FALSE(cancelled.ok());
+  EXPECT_EQ(cancelled.error().code, Code::kCancelled);
+  const auto got = run(*engine, prompt);
+  EXPECT_GT(got.n_cached, 0u);  // what the first slice computed is kept
+  EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens);
+}
+
+TEST(Reuse, PromptOverTheContextIsRefused) {
+  Bed bed(tiny_model("llama"));
+  EngineOptions o = bed.options();
+  o.n_ctx = 100;
+  const auto engine = Bed::open(o);
+  CompletionRequest r;
+  r.tokens = random_prompt(90, 110);
+  r.n_predict = 11;
+  const auto refused = engine->complete(r);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  r.n_predict = 10;
+  EXPECT_TRUE(engine->complete(r).ok());
+}
+
+TEST(Reuse, AHundredPromptsOfARealModelAnswerTheSame) {
+  const auto path = model_path(RealModel::kSmolLm2);
+  ASSERT_TRUE(path.ok()) << path.error().message;
+  Bed bed(*path);
+  EngineOptions o = bed.options();
+  o.n_batch = 512;
+  const auto engine = Bed::open(o);
+  const model::Tokenizer& tokenizer = engine->tokenizer();
+  const char* openings[] = {"The ship left the harbour at dawn.", "Write a function that adds.",
+                            "A recipe for bread:", "In the year 1905,", "Dear Sir or Madam,"};
+  uint32_t n_warm = 0;
+  for (uint32_t i = 0; i < 100; ++i) {
+    const std::string text = std::string(openings[i % 5]) + " Part " + std::to_string(i / 10) +
+                             " of the story, as it was told to me. Chapter " + std::to_string(i) + ":";
+    const auto prompt = tokenizer.encode(text, true, false);
+    CompletionRequest r;
+    r.n_predict = 6;
+    const auto got = run(*engine, prompt, r), want = run(bed.cold_engine(), prompt, r);
+    ASSERT_EQ(got.tokens, want.tokens) << text;
+    n_warm += got.n_cached > 0;
+  }
+  EXPECT_GE(n_warm, 90u);
+}
+
+}  // namespace
+}  // namespace headstart::test
