@@ -348,7 +348,15 @@ Bench.ResolvesItsModels() {
   expect_exit 0 ./run bench prefill --json out.json --model gemma3 --model=qwen
   expect contains calls.txt \
     "bench prefill --model $PWD/models/gemma-3-270m-q4_k_m.gguf --model $PWD/$qwen_file --json out.json"
+  rm calls.txt
+  touch own.gguf
+  expect_exit 0 ./run bench prefill -m own.gguf
+  expect contains calls.txt "bench prefill --model own.gguf"
+  rm calls.txt
+  expect_exit 0 ./run bench eviction --data trace
+  expect same_text calls.txt "bench eviction --data trace"
   expect_exit 2 ./run bench
+  expect_exit 2 ./run bench prefill --model ./none.gguf
   expect_exit 2 ./run bench prefill --model gpt
 }
 
