@@ -33,8 +33,8 @@
 namespace headstart::store {
 
 struct EvictionOptions {
-  double half_life = 0.6;    // turnovers until a use counts half
-  double memory = 1.0;       // turnovers until a measured hit counts half
+  double half_life = 0.5;    // turnovers until a use counts half
+  double memory = 2.0;       // turnovers until a measured hit counts half
   double ghost_budgets = 4;  // evicted chunks are remembered for this many budgets of bytes
   size_t n_ghost_max = 100'000;
 };

@@ -78,7 +78,7 @@ TEST(Eviction, ForgetsAnExpensiveChunkThatIsNeverUsed) {
   tier.add(1, kRoot, /*compute_s=*/16);
   uint64_t n = 2;
   while (tier.has(1) && n < 1000) tier.add(n++);
-  // 16 times the worth is four half-lives of 0.6 budgets.
+  // 16 times the worth is four half-lives of half a budget.
   EXPECT_GT(n, 20u);
   EXPECT_LT(n, 60u);
 }
