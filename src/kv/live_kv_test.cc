@@ -62,7 +62,8 @@ TEST(LiveKv, Q8RowsAreWithinAQuantum) {
     kernels::to_float({&scale_bits, 1}, &scale);
     for (size_t i = 0; i < 32; ++i) {
       const auto q = static_cast<int8_t>(block[2 + i]);
-      EXPECT_NEAR(static_cast<float>(q) * scale, want[b * 32 + i], scale * 0.51f + 1e-6f);
+      EXPECT_NEAR(static_cast<float>(q) * scale, want[b * 32 + i], scale * 0.6f  // half a quantum, and the scale is f16
+                  );
     }
   }
 }
