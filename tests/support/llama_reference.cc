@@ -75,8 +75,7 @@ std::string LlamaReference::decode(std::span<const Token> tokens) const {
   return text;
 }
 
-void LlamaReference::decode_batch(std::span<const Token> tokens, uint32_t pos_first,
-                                  Positions wanted) {
+void LlamaReference::decode_batch(std::span<const Token> tokens, uint32_t pos_first, size_t n_row) {
   llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 1);
   batch.n_tokens = static_cast<int32_t>(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -84,17 +83,17 @@ void LlamaReference::decode_batch(std::span<const Token> tokens, uint32_t pos_fi
     batch.pos[i] = static_cast<llama_pos>(pos_first + i);
     batch.n_seq_id[i] = 1;
     batch.seq_id[i][0] = 0;
-    batch.logits[i] = wanted == Positions::kAll || i + 1 == tokens.size();
+    batch.logits[i] = i + n_row >= tokens.size();
   }
   const int32_t failed = llama_decode(context_, batch);
   llama_batch_free(batch);
   HS_CHECK(failed == 0, "llama_decode failed: the prompt does not fit into n_ctx");
 }
 
-std::vector<float> LlamaReference::logits(std::span<const Token> tokens, Positions wanted) {
+std::vector<float> LlamaReference::logits(std::span<const Token> tokens, size_t n_row) {
+  HS_CHECK(n_row <= tokens.size(), "more rows than tokens");
   llama_memory_clear(llama_get_memory(context_), true);
-  decode_batch(tokens, 0, wanted);
-  const size_t n_row = wanted == Positions::kAll ? tokens.size() : 1;
+  decode_batch(tokens, 0, n_row);
   std::vector<float> result(n_row * n_vocab());
   std::memcpy(result.data(), llama_get_logits(context_), result.size() * sizeof(float));
   return result;
@@ -107,7 +106,7 @@ std::vector<Token> LlamaReference::greedy(std::span<const Token> prompt, uint32_
   std::span<const Token> step = prompt;
   uint32_t pos = 0;
   while (generated.size() < n) {
-    decode_batch(step, pos, Positions::kLast);
+    decode_batch(step, pos, 1);
     pos += static_cast<uint32_t>(step.size());
     const std::span<const float> row(llama_get_logits_ith(context_, -1), n_vocab());
     if (logits != nullptr) logits->insert(logits->end(), row.begin(), row.end());

@@ -24,13 +24,11 @@ namespace headstart::test {
 
 struct ReferenceOptions {
   uint32_t n_ctx = 1024;
-  uint32_t n_threads = 2;
+  uint32_t n_threads = 1;            // waiting threads of ggml spin, and tests run side by side
   uint32_t n_ubatch = 512;           // most tokens computed in one graph
   ggml_type type_k = GGML_TYPE_F16;  // f16 or q8_0
   ggml_type type_v = GGML_TYPE_F16;
 };
-
-enum class Positions : uint8_t { kLast, kAll };
 
 class LlamaReference {
  public:
@@ -46,8 +44,8 @@ class LlamaReference {
   std::vector<Token> encode(std::string_view text, bool add_special, bool parse_special) const;
   std::string decode(std::span<const Token> tokens) const;
 
-  // Logits of a fresh prefill, [1 or n_token, n_vocab].
-  std::vector<float> logits(std::span<const Token> tokens, Positions wanted);
+  // Logits of the last n_row positions of a fresh prefill, [n_row, n_vocab].
+  std::vector<float> logits(std::span<const Token> tokens, size_t n_row);
 
   // The n tokens of highest logit that follow a fresh prefill of `prompt`, each decoded alone; an
   // end-of-text token does not stop. `logits`, if given, receives what each was picked from,
@@ -59,7 +57,7 @@ class LlamaReference {
 
  private:
   LlamaReference(llama_model* model, llama_context* context);
-  void decode_batch(std::span<const Token> tokens, uint32_t pos_first, Positions wanted);
+  void decode_batch(std::span<const Token> tokens, uint32_t pos_first, size_t n_row);
 
   llama_model* model_;
   llama_context* context_;

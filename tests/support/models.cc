@@ -1,6 +1,7 @@
 #include "tests/support/models.h"
 
 #include <cstdlib>
+#include <ostream>
 #include <string>
 
 namespace headstart::test {
@@ -38,6 +39,10 @@ std::filesystem::path models_dir() {
 }
 
 }  // namespace
+
+std::string to_string(RealModel model) { return entry(model).name; }
+
+void PrintTo(RealModel model, std::ostream* out) { *out << to_string(model); }
 
 Result<std::filesystem::path> model_path(RealModel model) {
   const Entry known = entry(model);

@@ -31,7 +31,7 @@ std::vector<float> reference_logits(const TinyModel& model, const ReferenceOptio
   EXPECT_TRUE(reference.ok()) << reference.error().message;
   if (!reference.ok()) return {};
   EXPECT_EQ((*reference)->n_vocab(), model.n_vocab);
-  return (*reference)->logits(random_tokens(7, n_token, model.n_vocab), Positions::kAll);
+  return (*reference)->logits(random_tokens(7, n_token, model.n_vocab), n_token);
 }
 
 class TinyGguf : public testing::TestWithParam<TinyModel> {};
@@ -146,7 +146,7 @@ TEST(LlamaReference, GreedyFollowsTheLogits) {
   ASSERT_EQ(generated.size(), 5u);
   ASSERT_EQ(logits.size(), 5u * model.n_vocab);
   for (size_t i = 0; i < generated.size(); ++i) {
-    const std::vector<float> fresh = (*reference)->logits(tokens, Positions::kLast);
+    const std::vector<float> fresh = (*reference)->logits(tokens, 1);
     const auto seen = std::span(logits).subspan(i * model.n_vocab, model.n_vocab);
     EXPECT_LT(compare_logits(fresh, seen, model.n_vocab).max_abs, 0.05);
     EXPECT_EQ(static_cast<Token>(best_two(seen).first), generated[i]);

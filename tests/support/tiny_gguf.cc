@@ -287,6 +287,7 @@ std::string to_string(const TinyModel& model) {
     case RopeScaling::kYarn: text += "_yarn"; break;
     case RopeScaling::kLlama3: text += "_llama3"; break;
   }
+  if (model.n_layer > 7) text.append("_").append(std::to_string(model.n_layer)).append("layers");
   if (model.tied_head) text += "_tied";
   if (model.sliding_window > 0) text += "_window" + std::to_string(model.sliding_window);
   return text;

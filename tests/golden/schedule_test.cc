@@ -1,0 +1,203 @@
+// Proves that a prompt gives the same bits, logits and K,V, in whatever order its lattice of tokens
+// and layers is computed, and that recomputing scattered tokens brings back exactly what was there.
+// That is what reuse stands on: a cold, warm, sliced or layer-by-layer run is one of these orders.
+//
+// To add an order: add it to orders(); a model: to the instantiations.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "tests/golden/subject.h"
+#include "tests/support/compare.h"
+#include "tests/support/models.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_gguf.h"
+
+namespace headstart::test {
+namespace {
+
+constexpr uint32_t kWhole[] = {512}, kOdd[] = {1, 37, 64, 5, 90, 2}, kSixtyFour[] = {64},
+                   kLarge[] = {129, 130}, kReal[] = {1, 97, 200};
+
+struct NamedSchedule {
+  const char* name;
+  Schedule schedule;
+};
+
+std::vector<NamedSchedule> orders(uint32_t n_token, uint32_t n_layer) {
+  return {
+      {"odd blocks", token_block_major(n_token, n_layer, kOdd)},
+      {"blocks of 64", token_block_major(n_token, n_layer, kSixtyFour)},
+      {"large odd blocks", token_block_major(n_token, n_layer, kLarge)},
+      {"layer by layer", layer_major(n_token, n_layer, kWhole)},
+      {"three layers at a time", layer_major(n_token, n_layer, kWhole, 3)},
+      {"four layers at a time", layer_major(n_token, n_layer, kLarge, 4)},
+      {"layer-major in odd blocks", layer_major(n_token, n_layer, kOdd, 2)},
+      {"staircase", staircase(n_token, n_layer, kOdd)},
+  };
+}
+
+// `share` of the positions before the last, in ascending order.
+std::vector<uint32_t> scattered(uint32_t n_token, double share, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<uint32_t> positions;
+  for (uint32_t pos = 0; pos + 1 < n_token; ++pos) {
+    if (static_cast<double>(random() >> 11) * 0x1p-53 < share) positions.push_back(pos);
+  }
+  return positions;
+}
+
+// Logits of the last n_row positions, and the live K,V, of a whole prefill.
+struct Outcome {
+  std::vector<float> logits;
+  std::vector<std::byte> live, captured;
+};
+
+Outcome run(Subject& subject, std::span<const Token> tokens, const Schedule& schedule,
+            size_t n_row) {
+  const auto n_token = static_cast<uint32_t>(tokens.size());
+  Outcome outcome;
+  outcome.logits = subject.prefill(tokens, schedule, n_row);
+  outcome.live = subject.live_bytes(n_token);
+  outcome.captured = subject.captured_bytes(n_token);
+  return outcome;
+}
+
+Outcome run_whole(Subject& subject, std::span<const Token> tokens, size_t n_row) {
+  const auto n_token = static_cast<uint32_t>(tokens.size());
+  return run(subject, tokens, token_block_major(n_token, subject.n_layer(), kWhole), n_row);
+}
+
+void expect_orders_equal(Subject& subject, std::span<const Token> tokens, const Outcome& whole,
+                         std::span<const NamedSchedule> orders) {
+  EXPECT_EQ(subject.executor().grain(), 1u);
+  const size_t n_row = whole.logits.size() / subject.n_vocab();
+  for (const NamedSchedule& order : orders) {
+    const Outcome other = run(subject, tokens, order.schedule, n_row);
+    const LogitDistance d = compare_logits(whole.logits, other.logits, subject.n_vocab());
+    EXPECT_TRUE(d.bit_equal) << order.name << ": " << d.to_string();
+    EXPECT_TRUE(other.live == whole.live) << order.name;
+    EXPECT_TRUE(other.captured == whole.captured) << order.name;
+  }
+}
+
+void expect_recompute_restores(Subject& subject, std::span<const Token> tokens,
+                               const Outcome& whole, double share) {
+  const auto n_token = static_cast<uint32_t>(tokens.size());
+  const std::vector<uint32_t> positions = scattered(n_token, share, 5);
+  subject.spoil(positions);
+  EXPECT_FALSE(subject.live_bytes(n_token) == whole.live);
+  subject.recompute(tokens, {{0, 2, positions}, {2, subject.n_layer(), positions}});
+  EXPECT_TRUE(subject.live_bytes(n_token) == whole.live) << "recomputed " << share;
+  EXPECT_TRUE(subject.captured_bytes(n_token) == whole.captured) << "recomputed " << share;
+}
+
+void expect_loading_restores(Subject& subject, const Outcome& whole, uint32_t n_token) {
+  std::vector<uint32_t> all(n_token);
+  std::iota(all.begin(), all.end(), 0u);
+  subject.spoil(all);
+  subject.load_captured(n_token);
+  EXPECT_TRUE(subject.live_bytes(n_token) == whole.live);
+}
+
+struct TinyCase {
+  TinyModel model;
+  kv::LiveType live = kv::LiveType::kF16;
+};
+void PrintTo(const TinyCase& c, std::ostream* out) { PrintTo(c.model, out); }
+
+class TinyOrders : public testing::TestWithParam<TinyCase> {
+ protected:
+  void SetUp() override {
+    const auto& [model, live] = GetParam();
+    write_tiny_gguf(model, dir_ / "tiny.gguf");
+    tokens_ = random_tokens(21, 203, model.n_vocab);
+    subject_ = open(1);
+    ASSERT_NE(subject_, nullptr);
+  }
+  std::unique_ptr<Subject> open(uint32_t n_threads) {
+    const kv::LiveType live = GetParam().live;
+    auto subject =
+        Subject::open(dir_ / "tiny.gguf", {.n_threads = n_threads, .type_k = live, .type_v = live});
+    if (subject.ok()) return *std::move(subject);
+    ADD_FAILURE() << subject.error().message;
+    return nullptr;
+  }
+
+  TempDir dir_;
+  std::vector<Token> tokens_;
+  std::unique_ptr<Subject> subject_;
+};
+
+TEST_P(TinyOrders, GiveTheSameBits) {
+  const auto n_token = static_cast<uint32_t>(tokens_.size());
+  const auto all = orders(n_token, subject_->n_layer());
+  expect_orders_equal(*subject_, tokens_, run_whole(*subject_, tokens_, n_token), all);
+  const Outcome whole = run_whole(*subject_, tokens_, 1);
+  expect_orders_equal(*subject_, tokens_, whole, all);
+  for (double share : {0.02, 0.4}) expect_recompute_restores(*subject_, tokens_, whole, share);
+  expect_loading_restores(*subject_, whole, n_token);
+}
+
+TEST_P(TinyOrders, ThreadsDoNotChangeTheBits) {
+  const Outcome alone = run_whole(*subject_, tokens_, tokens_.size());
+  const auto two = open(2);
+  ASSERT_NE(two, nullptr);
+  const Outcome together = run_whole(*two, tokens_, tokens_.size());
+  EXPECT_TRUE(alone.logits == together.logits);
+  EXPECT_TRUE(alone.live == together.live);
+}
+
+std::vector<TinyCase> tiny_cases() {
+  std::vector<TinyCase> cases;
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    cases.push_back({tiny_model(architecture)});
+    cases.push_back({tiny_model(architecture, GGML_TYPE_Q4_0)});
+  }
+  for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0,
+                         GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K,
+                         GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_NL}) {
+    cases.push_back({tiny_model("llama", type)});
+  }
+  // Ranges of four layers with one full layer each, at another place in the range.
+  cases.push_back({tiny_model("gemma3")});
+  cases.back().model.n_layer = 13;
+  for (const char* architecture : {"llama", "gemma3"}) {
+    cases.push_back({tiny_model(architecture), kv::LiveType::kQ8_0});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyOrders, testing::ValuesIn(tiny_cases()), [](const auto& test) {
+  return to_string(test.param.model) + (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "");
+});
+
+// Real models: fewer orders, since each costs a prefill, and the last position's logits as in use.
+class RealOrders : public testing::TestWithParam<RealModel> {};
+
+TEST_P(RealOrders, GiveTheSameBits) {
+  const auto path = model_path(GetParam());
+  ASSERT_TRUE(path.ok()) << path.error().message;
+  auto subject = Subject::open(*path);
+  ASSERT_TRUE(subject.ok()) << subject.error().message;
+  // Longer than the window of gemma3, which is 512.
+  const uint32_t n_token = GetParam() == RealModel::kGemma3 ? 619 : 203;
+  const uint32_t n_layer = (*subject)->n_layer();
+  const std::vector<Token> tokens = random_tokens(31, n_token, (*subject)->n_vocab());
+  const Outcome whole = run_whole(**subject, tokens, 1);
+  expect_orders_equal(**subject, tokens, whole,
+                      std::vector<NamedSchedule>{
+                          {"large odd blocks", token_block_major(n_token, n_layer, kLarge)},
+                          {"layer-major in odd blocks", layer_major(n_token, n_layer, kReal, 5)},
+                      });
+  expect_recompute_restores(**subject, tokens, whole, 0.15);
+  expect_loading_restores(**subject, whole, n_token);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RealOrders,
+                         testing::Values(RealModel::kSmolLm2, RealModel::kQwen, RealModel::kGemma3),
+                         [](const auto& test) { return to_string(test.param); });
+
+}  // namespace
+}  // namespace headstart::test
