@@ -64,14 +64,17 @@ std::filesystem::path DiskTier::path_of(const kv::ChunkId& id) const {
 
 // --- Following the directory -------------------------------------------------------------------
 
+bool DiskTier::look_is_due() const { return clock_.now_s() - looked_s_.load() >= kLookEvery_s; }
+
 void DiskTier::look_for_changes() {
-  if (clock_.now_s() - looked_s_.load() < kLookEvery_s) return;
+  if (!look_is_due()) return;
   std::unique_lock writing(writing_, std::try_to_lock);
   if (!writing.owns_lock()) return;  // a write looks too
   if (auto looked = scan_if_changed(); !looked.ok()) spdlog::warn("{}", looked.error().message);
 }
 
 Result<void> DiskTier::scan_if_changed() {
+  if (!look_is_due()) return {};
   looked_s_ = clock_.now_s();
   HS_ASSIGN_OR_RETURN(const uint64_t version, disk_.dir_version(dir_));
   if (version == version_seen_) return {};

@@ -71,6 +71,7 @@ class DiskTier final : public Tier {
   Result<void> write(const kv::EncodedChunk& chunk);
   void remove_files(std::span<const kv::ChunkId> ids);
 
+  bool look_is_due() const;
   void look_for_changes();
   Result<std::unique_ptr<ReadFile>> open_file(const kv::ChunkId& id);
   Error refuse(const kv::ChunkId& id, const Error& error);
