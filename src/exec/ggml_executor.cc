@@ -36,6 +36,10 @@ struct GgmlExecutor::Impl {
   ggml_backend_t backend = nullptr;
   ggml_gallocr_t allocator = nullptr;
   std::vector<std::byte> arena;  // metadata of one graph, reused for every step
+  // The newest graph, kept because the next token usually needs the same one. Destroyed in reverse.
+  Buffer kv_buffer;
+  Context context;
+  std::unique_ptr<GgmlGraph> newest;
   uint32_t grain = 1;
   const std::stop_token* cancel = nullptr;
 
@@ -48,6 +52,7 @@ struct GgmlExecutor::Impl {
   }
 
   Result<void> start();
+  Result<void> prepare(const LayerStep& step);
   Result<void> compute(ggml_cgraph* graph);
   bool multiplies_invariantly(ggml_tensor* weight);
   uint32_t probe_grain();
@@ -71,6 +76,27 @@ Result<void> GgmlExecutor::Impl::start() {
   const size_t n_node = GgmlGraph::graph_nodes(model.params().n_layer);
   arena.resize(ggml_tensor_overhead() * n_node + ggml_graph_overhead_custom(n_node, false));
   grain = probe_grain();
+  return {};
+}
+
+// Makes `newest` the allocated graph of this step, its inputs set.
+Result<void> GgmlExecutor::Impl::prepare(const LayerStep& step) {
+  if (newest != nullptr && newest->fits(step)) {
+    newest->bind(step);
+    newest->set_inputs();
+    return {};
+  }
+  newest.reset();
+  context.reset(ggml_init({arena.size(), arena.data(), /*no_alloc=*/true}));
+  const auto kv_memory = step.kv->mapping();
+  kv_buffer.reset(ggml_backend_cpu_buffer_from_ptr(kv_memory.data(), kv_memory.size()));
+  auto built = std::make_unique<GgmlGraph>(context.get(), model, tables, step, kv_buffer.get(),
+                                           options.reference_numerics);
+  if (!ggml_gallocr_alloc_graph(allocator, built->build())) {
+    return Error{Code::kExhausted, "no memory to compute; use a smaller batch or context"};
+  }
+  built->set_inputs();
+  newest = std::move(built);
   return {};
 }
 
@@ -167,17 +193,9 @@ Result<void> GgmlExecutor::run(const LayerStep& step) {
   s.tables.reserve(step.positions.back() + 1);
   s.cancel = &step.cancel;
 
-  const auto kv_memory = step.kv->mapping();
-  Buffer kv_buffer(ggml_backend_cpu_buffer_from_ptr(kv_memory.data(), kv_memory.size()));
-  ggml_init_params params{s.arena.size(), s.arena.data(), /*no_alloc=*/true};
-  Context ctx(ggml_init(params));
-  GgmlGraph graph(ctx.get(), s.model, s.tables, step, kv_buffer.get(), s.options.reference_numerics);
-  ggml_cgraph* nodes = graph.build();
-  if (!ggml_gallocr_alloc_graph(s.allocator, nodes)) {
-    return Error{Code::kExhausted, "no memory to compute; use a smaller batch or context"};
-  }
-  graph.set_inputs();
-  HS_RETURN_IF_ERROR(s.compute(nodes));
+  HS_RETURN_IF_ERROR(s.prepare(step));
+  HS_RETURN_IF_ERROR(s.compute(s.newest->nodes()));
+  const GgmlGraph& graph = *s.newest;
 
   if (step.logits != nullptr && graph.logits() != nullptr) {
     const size_t n_row = step.want_logits == WantLogits::kAll ? step.positions.size() : 1;

@@ -26,11 +26,27 @@ GgmlGraph::GgmlGraph(ggml_context* ctx, const model::Model& model, const RopeTab
     : ctx_(ctx),
       model_(model),
       tables_(tables),
-      step_(step),
+      step_(&step),
       kv_buffer_(kv_buffer),
       reference_numerics_(reference_numerics),
-      n_padded_(padded_tokens(step, reference_numerics)),
-      n_key_end_(std::min(step.kv->n_ctx(), pad_to(step.positions.back() + 1, kKeyPad))) {}
+      shape_(shape_of(step)),
+      n_padded_(padded_tokens(step, reference_numerics)) {}
+
+GgmlGraph::Shape GgmlGraph::shape_of(const LayerStep& step) const {
+  const uint32_t first = step.positions.front(), n_window = params().n_window;
+  return {.layer_first = step.layer_first,
+          .layer_end = step.layer_end,
+          .n_token = static_cast<uint32_t>(step.positions.size()),
+          .n_key_end = std::min(step.kv->n_ctx(), pad_to(step.positions.back() + 1, kKeyPad)),
+          .key_first_windowed =
+              n_window == 0 || first + 1 <= n_window ? 0 : (first + 1 - n_window) / kKeyPad * kKeyPad,
+          .numeric_class = step.numeric_class,
+          .want_logits = step.want_logits,
+          .hidden = step.hidden != nullptr,
+          .kv = step.kv->mapping().data()};
+}
+
+bool GgmlGraph::fits(const LayerStep& step) const { return shape_of(step) == shape_; }
 
 ggml_tensor* GgmlGraph::new_input(ggml_type type, int64_t n_inner, int64_t n_outer) {
   ggml_tensor* t = ggml_new_tensor_2d(ctx_, type, n_inner, n_outer);
@@ -40,21 +56,21 @@ ggml_tensor* GgmlGraph::new_input(ggml_type type, int64_t n_inner, int64_t n_out
 
 ggml_cgraph* GgmlGraph::build() {
   const model::ModelParams& p = params();
-  graph_ = ggml_new_graph_custom(ctx_, graph_nodes(step_.layer_end - step_.layer_first), false);
+  graph_ = ggml_new_graph_custom(ctx_, graph_nodes(step_->layer_end - step_->layer_first), false);
   positions_ = new_input(GGML_TYPE_I32, n_padded_, 1);
   ggml_tensor* x;
-  if (step_.layer_first == 0) {
+  if (step_->layer_first == 0) {
     tokens_ = new_input(GGML_TYPE_I32, n_padded_, 1);
     x = ggml_get_rows(ctx_, model_.token_embedding(), tokens_);
     if (p.embedding_scale != 1.0f) x = ggml_scale(ctx_, x, p.embedding_scale);
   } else {
     x = hidden_in_ = new_input(GGML_TYPE_F32, p.d_model, n_padded_);
   }
-  for (layer_ = step_.layer_first; layer_ < step_.layer_end; ++layer_) {
+  for (layer_ = step_->layer_first; layer_ < step_->layer_end; ++layer_) {
     x = model_.arch().layer(*this, model_.layer(layer_), x);
   }
-  if (step_.want_logits != WantLogits::kNone) build_output(x);
-  if (x != nullptr && step_.hidden != nullptr && step_.layer_end < p.n_layer) {
+  if (step_->want_logits != WantLogits::kNone) build_output(x);
+  if (x != nullptr && step_->hidden != nullptr && step_->layer_end < p.n_layer) {
     hidden_out_ = x;
     ggml_set_output(x);
     ggml_build_forward_expand(graph_, x);
@@ -64,7 +80,7 @@ ggml_cgraph* GgmlGraph::build() {
 
 void GgmlGraph::build_output(ggml_tensor* x) {
   const model::ModelParams& p = params();
-  if (step_.want_logits == WantLogits::kLast && x->ne[1] > 1) {
+  if (step_->want_logits == WantLogits::kLast && x->ne[1] > 1) {
     x = ggml_view_2d(ctx_, x, x->ne[0], 1, x->nb[1], (n_token() - 1) * x->nb[1]);
   }
   ggml_tensor* y = linear(model_.output(), model_.output_bias(), norm(x, model_.output_norm()));
@@ -78,13 +94,13 @@ void GgmlGraph::build_output(ggml_tensor* x) {
 }
 
 bool GgmlGraph::last_row_only() const {
-  return layer_ + 1 == params().n_layer && step_.want_logits == WantLogits::kLast &&
+  return layer_ + 1 == params().n_layer && step_->want_logits == WantLogits::kLast &&
          !reference_numerics_;
 }
 
 bool GgmlGraph::kv_only() const {
-  return layer_ + 1 == step_.layer_end && step_.want_logits == WantLogits::kNone &&
-         (step_.hidden == nullptr || step_.layer_end == params().n_layer);
+  return layer_ + 1 == step_->layer_end && step_->want_logits == WantLogits::kNone &&
+         (step_->hidden == nullptr || step_->layer_end == params().n_layer);
 }
 
 ggml_tensor* GgmlGraph::wanted(ggml_tensor* rows) {
@@ -112,7 +128,7 @@ ggml_tensor* GgmlGraph::rotate(ggml_tensor* q) {
 
 void GgmlGraph::store_kv(ggml_tensor* k, ggml_tensor* v) {
   if (reference_numerics_) k = rope(k, positions_);
-  store_ops_.push_back({&step_, &tables_.of(layer_), layer_, reference_numerics_});
+  store_ops_.push_back({this, layer_});
   ggml_tensor* sources[] = {k, v};
   const int n_tasks = n_token() == 1 ? 1 : GGML_N_TASKS_MAX;
   ggml_tensor* stored = ggml_custom_4d(ctx_, GGML_TYPE_F32, 1, 1, 1, 1, sources, 2, store_rows,
@@ -123,7 +139,9 @@ void GgmlGraph::store_kv(ggml_tensor* k, ggml_tensor* v) {
 
 void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
   const auto& op = *static_cast<const StoreOp*>(userdata);
-  const LayerStep& step = *op.step;
+  const LayerStep& step = *op.graph->step_;
+  const kernels::RopeTable& table = op.graph->tables_.of(op.layer);
+  const bool rotate = !op.graph->reference_numerics_;  // else k arrives rotated
   const kv::KvShape& shape = step.kv->shape();
   const auto n_token = step.positions.size();
   thread_local std::vector<kv::Half> raw, rotated;
@@ -140,9 +158,9 @@ void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
       if (step.capture != nullptr) {
         std::memcpy(step.capture->row(op.layer, part, pos), raw.data(), n_value * sizeof(kv::Half));
       }
-      if (part == kv::Part::kKey && !op.rotated) {
+      if (part == kv::Part::kKey && rotate) {
         rotated.resize(n_value);
-        kernels::rotate_token(*op.table, pos, shape.n_head_kv, raw.data(), rotated.data());
+        kernels::rotate_token(table, pos, shape.n_head_kv, raw.data(), rotated.data());
         step.kv->write(op.layer, part, pos, rotated);
       } else {
         step.kv->write(op.layer, part, pos, raw);
@@ -151,29 +169,23 @@ void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
   }
 }
 
-uint32_t GgmlGraph::key_first(bool windowed) const {
-  const uint32_t first = step_.positions.front();
-  if (!windowed || first + 1 <= params().n_window) return 0;
-  return (first + 1 - params().n_window) / kKeyPad * kKeyPad;
-}
-
 const GgmlGraph::Mask& GgmlGraph::mask(bool windowed, uint32_t n_row) {
   const bool last_only = last_row_only();
   for (const Mask& m : masks_) {
     if (m.windowed == windowed && m.last_only == last_only) return m;
   }
-  Mask m{nullptr, windowed, last_only, key_first(windowed)};
-  m.tensor = new_input(GGML_TYPE_F16, n_key_end_ - m.key_first, n_row);
+  Mask m{nullptr, windowed, last_only, windowed ? shape_.key_first_windowed : 0};
+  m.tensor = new_input(GGML_TYPE_F16, shape_.n_key_end - m.key_first, n_row);
   masks_.push_back(m);
   return masks_.back();
 }
 
 ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
   const model::ModelParams& p = params();
-  const kv::LiveKv& kv = *step_.kv;
+  const kv::LiveKv& kv = *step_->kv;
   const bool windowed = p.windowed[layer_];
   const int64_t n_row = q->ne[2];
-  const bool tiled = step_.numeric_class == NumericClass::kPrefill && !reference_numerics_ &&
+  const bool tiled = step_->numeric_class == NumericClass::kPrefill && !reference_numerics_ &&
                      kv.type(kv::Part::kKey) == kv::LiveType::kF16;
   const int64_t n_row_padded = tiled ? std::max<int64_t>(n_row, kAttentionRowsMin) : n_row;
   const Mask m = mask(windowed, static_cast<uint32_t>(n_row_padded));
@@ -182,7 +194,7 @@ ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
   auto view = [&](kv::Part part, uint32_t d_head) {
     const ggml_type type =
         kv.type(part) == kv::LiveType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
-    ggml_tensor* t = ggml_new_tensor_3d(ctx_, type, d_head, p.n_head_kv, n_key_end_ - m.key_first);
+    ggml_tensor* t = ggml_new_tensor_3d(ctx_, type, d_head, p.n_head_kv, shape_.n_key_end - m.key_first);
     ggml_backend_tensor_alloc(kv_buffer_, t, kv.row(layer_, part, m.key_first));
     return ggml_permute(ctx_, t, 0, 2, 1, 3);
   };
@@ -196,23 +208,23 @@ ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
 
 void GgmlGraph::set_inputs() {
   const auto n = n_token();
-  std::vector<int32_t> row(n_padded_, static_cast<int32_t>(step_.positions.back()));
-  std::copy(step_.positions.begin(), step_.positions.end(), row.begin());
+  std::vector<int32_t> row(n_padded_, static_cast<int32_t>(step_->positions.back()));
+  std::copy(step_->positions.begin(), step_->positions.end(), row.begin());
   auto set = [](ggml_tensor* t, const void* from) {
     if (t != nullptr && t->data != nullptr) ggml_backend_tensor_set(t, from, 0, ggml_nbytes(t));
   };
   set(positions_, row.data());
   if (last_position_ != nullptr) set(last_position_, &row[n - 1]);
   if (tokens_ != nullptr) {
-    row.assign(n_padded_, step_.tokens.back());
-    std::copy(step_.tokens.begin(), step_.tokens.end(), row.begin());
+    row.assign(n_padded_, step_->tokens.back());
+    std::copy(step_->tokens.begin(), step_->tokens.end(), row.begin());
     set(tokens_, row.data());
   }
   if (hidden_in_ != nullptr) {
     const size_t d_model = params().d_model;
     std::vector<float> rows(n_padded_ * d_model);
     for (uint32_t i = 0; i < n; ++i) {
-      std::memcpy(&rows[i * d_model], step_.hidden->row(step_.positions[i]), d_model * sizeof(float));
+      std::memcpy(&rows[i * d_model], step_->hidden->row(step_->positions[i]), d_model * sizeof(float));
     }
     set(hidden_in_, rows.data());
   }
@@ -229,7 +241,7 @@ void GgmlGraph::fill_mask(const Mask& m) const {
   std::vector<kv::Half> values(n_key * n_row, kHidden);
   const size_t n_query = m.last_only ? 1 : n_token();
   for (size_t i = 0; i < n_query; ++i) {
-    const uint32_t pos = m.last_only ? step_.positions.back() : step_.positions[i];
+    const uint32_t pos = m.last_only ? step_->positions.back() : step_->positions[i];
     const uint32_t window = m.windowed ? params().n_window : 0;
     const uint32_t first = window != 0 && pos + 1 > window ? pos + 1 - window : 0;
     const size_t begin = first > m.key_first ? first - m.key_first : 0;

@@ -32,14 +32,19 @@ inline constexpr uint32_t kKeyPad = 256;
 
 class GgmlGraph final : public model::LayerGraph {
  public:
-  // `kv_buffer` wraps the step's live cache. `ctx` has room for graph_nodes() nodes.
+  // `kv_buffer` wraps the step's live cache. `ctx` has room for graph_nodes() nodes. The step must
+  // live until the graph has been computed, or bind() has given it another.
   GgmlGraph(ggml_context* ctx, const model::Model& model, const RopeTables& tables,
             const LayerStep& step, ggml_backend_buffer* kv_buffer, bool reference_numerics);
 
   static size_t graph_nodes(uint32_t n_layer) { return size_t{n_layer} * 64 + 64; }
 
   ggml_cgraph* build();
-  void set_inputs();                 // after allocation
+  ggml_cgraph* nodes() const { return graph_; }
+  // Whether the same nodes compute this step too: decoding builds a graph once in 256 tokens.
+  bool fits(const LayerStep& step) const;
+  void bind(const LayerStep& step) { step_ = &step; }  // one that fits
+  void set_inputs();                                   // after allocation
   ggml_tensor* logits() const { return logits_; }        // [n_wanted, n_vocab] or null
   ggml_tensor* hidden_out() const { return hidden_out_; }  // [n_padded, d_model] or null
 
@@ -54,11 +59,19 @@ class GgmlGraph final : public model::LayerGraph {
 
  private:
   struct StoreOp {
-    const LayerStep* step;
-    const kernels::RopeTable* table;
+    const GgmlGraph* graph;
     uint32_t layer;
-    bool rotated;  // reference numerics: k arrives rotated
   };
+  // What the nodes depend on, besides model and executor.
+  struct Shape {
+    uint32_t layer_first, layer_end, n_token, n_key_end, key_first_windowed;
+    NumericClass numeric_class;
+    WantLogits want_logits;
+    bool hidden;
+    const std::byte* kv;  // where the live cache lies
+    bool operator==(const Shape&) const = default;
+  };
+  Shape shape_of(const LayerStep& step) const;
   struct Mask {
     ggml_tensor* tensor = nullptr;  // [n_row, n_key] f16
     bool windowed = false;
@@ -66,9 +79,8 @@ class GgmlGraph final : public model::LayerGraph {
     uint32_t key_first = 0;
   };
   static void store_rows(ggml_tensor* dst, int ith, int nth, void* op);
-  uint32_t n_token() const { return static_cast<uint32_t>(step_.positions.size()); }
+  uint32_t n_token() const { return shape_.n_token; }
   bool last_row_only() const;
-  uint32_t key_first(bool windowed) const;
   ggml_tensor* rope(ggml_tensor* x, ggml_tensor* positions);
   ggml_tensor* new_input(ggml_type type, int64_t n_inner, int64_t n_outer);
   const Mask& mask(bool windowed, uint32_t n_row);
@@ -78,11 +90,11 @@ class GgmlGraph final : public model::LayerGraph {
   ggml_context* ctx_;
   const model::Model& model_;
   const RopeTables& tables_;
-  const LayerStep& step_;
+  const LayerStep* step_;
   ggml_backend_buffer* kv_buffer_;
   const bool reference_numerics_;
+  const Shape shape_;
   const uint32_t n_padded_;  // tokens, with padding
-  const uint32_t n_key_end_;
   uint32_t layer_ = 0;
   ggml_cgraph* graph_ = nullptr;
   ggml_tensor* tokens_ = nullptr;
