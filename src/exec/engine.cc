@@ -53,6 +53,7 @@ struct Engine::Impl {
   Digest fingerprint{};
   Digest numeric{};
   std::mutex busy;  // one request at a time
+  double prefill_s_per_token = 0;  // of the newest slice of typical size
 
   mutable std::mutex stats_mutex;
   EngineStats stats;
@@ -86,6 +87,7 @@ class Session {
   Result<void> generate();
   Result<void> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
                     WantLogits want);
+  double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
   bool deliver(const std::string& text) { return text.empty() || !r_.on_text || r_.on_text(text); }
 
   Engine::Impl& e_;
@@ -186,10 +188,22 @@ Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericC
   const double begin_s = e_.clock.now_s();
   HS_RETURN_IF_ERROR(e_.executor->run(s));
   if (collector_) {
-    collector_->computed(static_cast<uint32_t>(tokens.size()), e_.clock.now_s() - begin_s);
+    collector_->computed(static_cast<uint32_t>(tokens.size()),
+                         cost_s(numeric_class, tokens.size(), e_.clock.now_s() - begin_s));
     collector_->emit(sequence_, plan_.n_strict);
   }
   return {};
+}
+
+// What prefilling these tokens would take: the price of losing them. Decoding, and a few tokens
+// alone, take far longer than the same tokens in a prompt.
+double Session::cost_s(NumericClass numeric_class, size_t n_token, double measured_s) {
+  constexpr size_t kTypicalSlice = 64;
+  if (numeric_class == NumericClass::kPrefill && n_token >= kTypicalSlice) {
+    e_.prefill_s_per_token = measured_s / static_cast<double>(n_token);
+  }
+  return e_.prefill_s_per_token > 0 ? e_.prefill_s_per_token * static_cast<double>(n_token)
+                                    : measured_s;
 }
 
 Result<void> Session::prefill() {
