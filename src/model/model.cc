@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "model/llama_log.h"
+
 namespace headstart::model {
 namespace {
 
@@ -40,6 +42,7 @@ bool multiplies_from(ggml_backend_buffer_type_t type, const ggml_tensor* weight)
 
 Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path,
                                            const std::function<void(double)>& progress) {
+  quiet_libllama();
   std::unique_ptr<Model> model(new Model);
   HS_ASSIGN_OR_RETURN(model->gguf_, GgufFile::open(path));
   HS_ASSIGN_OR_RETURN(const auto name, model->gguf_->string("general.architecture"));

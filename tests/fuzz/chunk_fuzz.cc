@@ -91,7 +91,7 @@ void repair(std::string& input) {
   std::memcpy(&header_bytes, input.data() + 12, sizeof(header_bytes));
   std::memcpy(&n_token, input.data() + 32, sizeof(n_token));
   if (header_bytes < kv::kFixedHeaderBytes || header_bytes > input.size()) return;
-  if (n_token <= (input.size() - kv::kFixedHeaderBytes) / sizeof(Token)) {
+  if (n_token > 0 && n_token <= (input.size() - kv::kFixedHeaderBytes) / sizeof(Token)) {
     Digest parent;
     std::memcpy(parent.data(), input.data() + 136, parent.size());
     std::vector<Token> tokens(n_token);
