@@ -169,27 +169,53 @@ void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
   }
 }
 
-const GgmlGraph::Mask& GgmlGraph::mask(bool windowed, uint32_t n_row) {
+const GgmlGraph::Mask& GgmlGraph::mask(bool windowed, uint32_t n_row, uint32_t n_repeat) {
   const bool last_only = last_row_only();
   for (const Mask& m : masks_) {
     if (m.windowed == windowed && m.last_only == last_only) return m;
   }
-  Mask m{nullptr, windowed, last_only, windowed ? shape_.key_first_windowed : 0};
+  Mask m{nullptr, windowed, last_only, n_repeat, windowed ? shape_.key_first_windowed : 0};
   m.tensor = new_input(GGML_TYPE_F16, shape_.n_key_end - m.key_first, n_row);
   masks_.push_back(m);
   return masks_.back();
+}
+
+// [n_query, n_head, d_head] -> [n_head_kv, n_query * group, d_head]: the query heads that share K,V
+// become rows.
+ggml_tensor* GgmlGraph::heads_to_rows(ggml_tensor* q) {
+  const int64_t n_kv = params().n_head_kv, n_group = params().n_head / n_kv, n_query = q->ne[2];
+  ggml_tensor* grouped = ggml_reshape_4d(ctx_, q, q->ne[0], n_group, n_kv, n_query);
+  grouped = ggml_cont(ctx_, ggml_permute(ctx_, grouped, 0, 1, 3, 2));
+  return ggml_reshape_3d(ctx_, grouped, q->ne[0], n_group * n_query, n_kv);
+}
+
+// The way back, from attention's [n_row, n_head_kv, d_head] to [n_query, n_head * d_head].
+ggml_tensor* GgmlGraph::rows_to_heads(ggml_tensor* out, int64_t n_query) {
+  const int64_t n_kv = params().n_head_kv, n_group = params().n_head / n_kv, d_head = out->ne[0];
+  ggml_tensor* rows = ggml_view_4d(ctx_, out, d_head, n_kv, n_group, n_query, out->nb[1],
+                                   out->nb[2], out->nb[2] * static_cast<size_t>(n_group), 0);
+  rows = ggml_cont(ctx_, ggml_permute(ctx_, rows, 0, 2, 1, 3));
+  return ggml_reshape_2d(ctx_, rows, d_head * n_kv * n_group, n_query);
 }
 
 ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
   const model::ModelParams& p = params();
   const kv::LiveKv& kv = *step_->kv;
   const bool windowed = p.windowed[layer_];
-  const int64_t n_row = q->ne[2];
+  const int64_t n_query = q->ne[2];
   const bool tiled = step_->numeric_class == NumericClass::kPrefill && !reference_numerics_ &&
                      kv.type(kv::Part::kKey) == kv::LiveType::kF16;
+  // Few queries would be padded to 64 rows in every head: let the heads be rows of one tile.
+  const bool merged = tiled && n_query < kAttentionRowsMin && p.n_head > p.n_head_kv;
+  const uint32_t n_repeat = merged ? p.n_head / p.n_head_kv : 1;
+  q = merged ? heads_to_rows(q) : ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head, row, d_head]
+  const int64_t n_row = n_query * n_repeat;
   const int64_t n_row_padded = tiled ? std::max<int64_t>(n_row, kAttentionRowsMin) : n_row;
-  const Mask m = mask(windowed, static_cast<uint32_t>(n_row_padded));
-  if (n_row_padded > n_row) q = ggml_pad(ctx_, q, 0, 0, static_cast<int>(n_row_padded - n_row), 0);
+  const Mask m = mask(windowed, static_cast<uint32_t>(n_row_padded), n_repeat);
+  if (n_row_padded > n_row) {
+    if (!merged) q = ggml_cont(ctx_, q);
+    q = ggml_pad(ctx_, q, 0, static_cast<int>(n_row_padded - n_row), 0, 0);
+  }
 
   auto view = [&](kv::Part part, uint32_t d_head) {
     const ggml_type type =
@@ -198,12 +224,12 @@ ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
     ggml_backend_tensor_alloc(kv_buffer_, t, kv.row(layer_, part, m.key_first));
     return ggml_permute(ctx_, t, 0, 2, 1, 3);
   };
-  ggml_tensor* out =
-      ggml_flash_attn_ext(ctx_, ggml_permute(ctx_, q, 0, 2, 1, 3), view(kv::Part::kKey, p.d_head_k),
-                          view(kv::Part::kValue, p.d_head_v), m.tensor, scale, 0.0f, 0.0f);
+  ggml_tensor* out = ggml_flash_attn_ext(ctx_, q, view(kv::Part::kKey, p.d_head_k),
+                                         view(kv::Part::kValue, p.d_head_v), m.tensor, scale, 0.0f, 0.0f);
   ggml_prec_set_acc(out, GGML_PREC_F32);
+  if (merged) return rows_to_heads(out, n_query);
   const int64_t width = out->ne[0] * out->ne[1];
-  return ggml_view_2d(ctx_, out, width, n_row, static_cast<size_t>(width) * sizeof(float), 0);
+  return ggml_view_2d(ctx_, out, width, n_query, static_cast<size_t>(width) * sizeof(float), 0);
 }
 
 void GgmlGraph::set_inputs() {
@@ -237,16 +263,16 @@ void GgmlGraph::set_inputs() {
 void GgmlGraph::fill_mask(const Mask& m) const {
   constexpr kv::Half kHidden = 0xFC00;  // -inf
   const auto n_key = static_cast<size_t>(m.tensor->ne[0]);
-  const auto n_row = static_cast<size_t>(m.tensor->ne[1]);
-  std::vector<kv::Half> values(n_key * n_row, kHidden);
-  const size_t n_query = m.last_only ? 1 : n_token();
-  for (size_t i = 0; i < n_query; ++i) {
-    const uint32_t pos = m.last_only ? step_->positions.back() : step_->positions[i];
-    const uint32_t window = m.windowed ? params().n_window : 0;
+  std::vector<kv::Half> values(n_key * static_cast<size_t>(m.tensor->ne[1]), kHidden);
+  const size_t n_row = (m.last_only ? 1 : n_token()) * size_t{m.n_repeat};
+  const uint32_t window = m.windowed ? params().n_window : 0;
+  for (size_t row = 0; row < n_row; ++row) {
+    const uint32_t pos = m.last_only ? step_->positions.back() : step_->positions[row / m.n_repeat];
     const uint32_t first = window != 0 && pos + 1 > window ? pos + 1 - window : 0;
     const size_t begin = first > m.key_first ? first - m.key_first : 0;
-    std::fill(values.begin() + static_cast<ptrdiff_t>(i * n_key + begin),
-              values.begin() + static_cast<ptrdiff_t>(i * n_key + pos - m.key_first + 1), kv::Half{0});
+    std::fill(values.begin() + static_cast<ptrdiff_t>(row * n_key + begin),
+              values.begin() + static_cast<ptrdiff_t>(row * n_key + pos - m.key_first + 1),
+              kv::Half{0});
   }
   ggml_backend_tensor_set(m.tensor, values.data(), 0, ggml_nbytes(m.tensor));
 }

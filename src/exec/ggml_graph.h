@@ -76,6 +76,7 @@ class GgmlGraph final : public model::LayerGraph {
     ggml_tensor* tensor = nullptr;  // [n_row, n_key] f16
     bool windowed = false;
     bool last_only = false;
+    uint32_t n_repeat = 1;  // rows of a query that follow each other: one, or one for each head
     uint32_t key_first = 0;
   };
   static void store_rows(ggml_tensor* dst, int ith, int nth, void* op);
@@ -83,7 +84,9 @@ class GgmlGraph final : public model::LayerGraph {
   bool last_row_only() const;
   ggml_tensor* rope(ggml_tensor* x, ggml_tensor* positions);
   ggml_tensor* new_input(ggml_type type, int64_t n_inner, int64_t n_outer);
-  const Mask& mask(bool windowed, uint32_t n_row);
+  const Mask& mask(bool windowed, uint32_t n_row, uint32_t n_repeat);
+  ggml_tensor* heads_to_rows(ggml_tensor* q);
+  ggml_tensor* rows_to_heads(ggml_tensor* out, int64_t n_query);
   void fill_mask(const Mask& mask) const;
   void build_output(ggml_tensor* x);
 
