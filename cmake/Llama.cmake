@@ -42,7 +42,11 @@ string(SHA256 llama_key
 string(SUBSTRING "${llama_key}" 0 16 llama_key)
 set(llama_build "${HEADSTART_DEPS_DIR}/llama-${CMAKE_CXX_COMPILER_ID}-${llama_key}")
 
+file(MAKE_DIRECTORY "${HEADSTART_DEPS_DIR}")
+file(LOCK "${llama_build}.lock" GUARD FILE)  # another checkout may be building the same
 if(NOT EXISTS "${llama_build}/complete")
+  # What an interrupted build left may belong to another checkout; ccache makes up for it.
+  file(REMOVE_RECURSE "${llama_build}")
   message(STATUS "Building ggml and libllama in ${llama_build} (once)")
   set(launchers "")
   find_program(CCACHE_PROGRAM ccache)

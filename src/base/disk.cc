@@ -13,10 +13,11 @@ namespace fs = std::filesystem;
 namespace {
 
 Error failed(const char* what, const fs::path& path, int err) {
-  Code code = err == ENOENT ? Code::kNotFound
+  Code code = err == ENOENT                                    ? Code::kNotFound
               : err == ENOSPC || err == EDQUOT || err == EFBIG ? Code::kExhausted
                                                                : Code::kIo;
-  return Error{code, std::string("cannot ") + what + " " + path.string() + ": " + std::strerror(err)};
+  return Error{code,
+               std::string("cannot ") + what + " " + path.string() + ": " + std::strerror(err)};
 }
 
 class Fd {
@@ -87,7 +88,8 @@ Result<std::vector<FileInfo>> PosixDisk::list(const fs::path& dir) {
     struct stat st;
     // Another process may remove an entry between the two calls: that is no failure.
     if (::lstat(it->path().c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
-    out.push_back({it->path().filename().string(), static_cast<uint64_t>(st.st_size), mtime_of(st)});
+    out.push_back(
+        {it->path().filename().string(), static_cast<uint64_t>(st.st_size), mtime_of(st)});
   }
   return out;
 }
@@ -100,8 +102,7 @@ Result<std::unique_ptr<ReadFile>> PosixDisk::open(const fs::path& file) {
     ::close(fd);
     return Error{Code::kIo, file.string() + " is not a plain file"};
   }
-  return std::unique_ptr<ReadFile>(
-      new PosixReadFile(fd, static_cast<uint64_t>(st.st_size), file));
+  return std::unique_ptr<ReadFile>(new PosixReadFile(fd, static_cast<uint64_t>(st.st_size), file));
 }
 
 Result<void> PosixDisk::write_durable(const fs::path& file, std::span<const std::byte> bytes) {

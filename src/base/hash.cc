@@ -44,7 +44,9 @@ std::string to_hex(std::span<const uint8_t> bytes) {
 
 Result<Digest> digest_from_hex(std::string_view hex) {
   Digest out;
-  auto nibble = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+  auto nibble = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
   bool valid = hex.size() == out.size() * 2;
   for (size_t i = 0; valid && i < out.size(); ++i) {
     int high = nibble(hex[2 * i]), low = nibble(hex[2 * i + 1]);

@@ -7,7 +7,8 @@
 
 namespace headstart {
 
-// ${XDG_CACHE_HOME:-$HOME/.cache}/headstart. Errors: kInvalidArgument where neither is an absolute path.
+// ${XDG_CACHE_HOME:-$HOME/.cache}/headstart. Errors: kInvalidArgument where neither is an absolute
+// path.
 Result<std::filesystem::path> cache_home();
 
 }  // namespace headstart

@@ -19,7 +19,7 @@ namespace headstart {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: a value is a result
+  Result(T value) : value_(std::move(value)) {}                    // NOLINT: a value is a result
   Result(Error error) : value_(tl::unexpect, std::move(error)) {}  // NOLINT: so is an error
 
   bool ok() const { return value_.has_value(); }
@@ -62,11 +62,11 @@ class [[nodiscard]] Result<void> {
 
 #define HS_CONCAT_(a, b) a##b
 #define HS_CONCAT(a, b) HS_CONCAT_(a, b)
-#define HS_RETURN_IF_ERROR(expr) \
-  do {                           \
+#define HS_RETURN_IF_ERROR(expr)                                               \
+  do {                                                                         \
     if (auto hs_result_ = (expr); !hs_result_.ok()) return hs_result_.error(); \
   } while (0)
-#define HS_ASSIGN_OR_RETURN(lhs, expr)                                             \
-  auto HS_CONCAT(hs_result_, __LINE__) = (expr);                                   \
+#define HS_ASSIGN_OR_RETURN(lhs, expr)                                                       \
+  auto HS_CONCAT(hs_result_, __LINE__) = (expr);                                             \
   if (!HS_CONCAT(hs_result_, __LINE__).ok()) return HS_CONCAT(hs_result_, __LINE__).error(); \
   lhs = *std::move(HS_CONCAT(hs_result_, __LINE__))

@@ -15,7 +15,8 @@ constexpr uint32_t kBatch = 512;
 // The reference: one llama_context, cleared before every prompt.
 class Libllama {
  public:
-  static Result<std::unique_ptr<Libllama>> open(const std::filesystem::path& path, uint32_t n_threads) {
+  static Result<std::unique_ptr<Libllama>> open(const std::filesystem::path& path,
+                                                uint32_t n_threads) {
     model::quiet_libllama();
     std::unique_ptr<Libllama> l(new Libllama);
     l->model_ = llama_model_load_from_file(path.c_str(), llama_model_default_params());
@@ -62,7 +63,8 @@ class Ours {
                         exec::GgmlExecutor::open(*o->model_, *o->tables_, {n_threads, kBatch}));
     const model::ModelParams& p = o->model_->params();
     const kv::KvShape shape{p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
-    HS_ASSIGN_OR_RETURN(o->kv_, kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, kContext));
+    HS_ASSIGN_OR_RETURN(o->kv_,
+                        kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, kContext));
     o->capture_ = std::make_unique<kv::Capture>(shape, kBatch);
     return o;
   }
@@ -79,7 +81,8 @@ class Ours {
 
  private:
   Ours() = default;
-  void step(std::span<const Token> tokens, uint32_t pos, exec::NumericClass numeric_class, bool last) {
+  void step(std::span<const Token> tokens, uint32_t pos, exec::NumericClass numeric_class,
+            bool last) {
     std::vector<uint32_t> positions(tokens.size());
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = pos + static_cast<uint32_t>(i);
     capture_->restart(pos);
@@ -124,8 +127,8 @@ Row compare(const std::string& name, const std::filesystem::path& model, const B
     values.push_back(n_token / c);
     references.push_back(n_token / b);
   }
-  return paired_row(name, model, o.n_threads, std::string("tok/s ") + time_kind(o.n_threads), values,
-                    references);
+  return paired_row(name, model, o.n_threads, std::string("tok/s ") + time_kind(o.n_threads),
+                    values, references);
 }
 
 }  // namespace
@@ -137,10 +140,13 @@ Result<std::vector<Row>> bench_prefill(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto ours, Ours::open(path, o.n_threads));
     for (const uint32_t n : {512u, 2048u}) {
       const auto tokens = random_tokens(n, ours->n_vocab());
-      ours->prefill(std::span(tokens).first(64));  // pages and caches are warm before the first pair
+      ours->prefill(
+          std::span(tokens).first(64));  // pages and caches are warm before the first pair
       rows.push_back(compare(
           "prefill " + std::to_string(n) + " tokens, against libllama", path, o, n,
-          o.n_repeat != 0 ? o.n_repeat : n == 512 ? 7 : 3,
+          o.n_repeat != 0 ? o.n_repeat
+          : n == 512      ? 7
+                          : 3,
           [&] { return measure_s(o.n_threads, [&] { ours->prefill(tokens); }); },
           [&] {
             theirs->clear();

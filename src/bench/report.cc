@@ -77,10 +77,14 @@ Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_
   std::vector<double> ratios;
   for (size_t i = 0; i < values.size(); ++i) ratios.push_back(values[i] / references[i]);
   const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
-  return {std::move(name),   model.stem().string(),
-          n_threads,         median(values),
-          median(references), std::move(unit),
-          static_cast<uint32_t>(values.size()), (*high - *low) / median(ratios)};
+  return {std::move(name),
+          model.stem().string(),
+          n_threads,
+          median(values),
+          median(references),
+          std::move(unit),
+          static_cast<uint32_t>(values.size()),
+          (*high - *low) / median(ratios)};
 }
 
 void print_table(const std::string& name, const std::vector<Row>& rows) {

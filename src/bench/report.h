@@ -1,4 +1,5 @@
-// bench/report.h: what a benchmark says: rows of one value against one reference, as table and JSON.
+// bench/report.h: what a benchmark says: rows of one value against one reference, as table and
+// JSON.
 //
 // Both sides of a row are measured in the same run, alternating; figures are medians, and the
 // spread of the ratio is kept. docs/formats/bench.md describes the JSON.
@@ -21,16 +22,16 @@ struct Row {
   double value = 0;
   double reference = 0;
   std::string unit;
-  uint32_t n = 1;          // paired runs
-  double spread = 0;       // (max - min) / median over the ratios of the pairs
+  uint32_t n = 1;     // paired runs
+  double spread = 0;  // (max - min) / median over the ratios of the pairs
   double ratio() const { return reference == 0 ? 0 : value / reference; }
 };
 
 struct BenchOptions {
   std::vector<std::filesystem::path> models;
-  std::filesystem::path data;      // benchmark data, may be absent
+  std::filesystem::path data;  // benchmark data, may be absent
   uint32_t n_threads = 1;
-  uint32_t n_repeat = 0;           // 0: the bench's own
+  uint32_t n_repeat = 0;  // 0: the bench's own
 };
 
 struct Bench {

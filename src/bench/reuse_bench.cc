@@ -71,7 +71,8 @@ Result<std::unique_ptr<exec::Engine>> open_engine(const fs::path& model, const B
   return exec::Engine::open(e);
 }
 
-Result<double> ttft_ms(exec::Engine& engine, const std::string& prompt, const std::string& salt = {}) {
+Result<double> ttft_ms(exec::Engine& engine, const std::string& prompt,
+                       const std::string& salt = {}) {
   exec::CompletionRequest r;
   r.tokens = engine.tokenizer().encode(prompt, true, false);
   r.n_predict = 4;
@@ -81,8 +82,8 @@ Result<double> ttft_ms(exec::Engine& engine, const std::string& prompt, const st
 }
 
 // The same through the program itself, in a process of its own.
-Result<double> ttft_ms_new_process(const fs::path& model, const BenchOptions& o, const fs::path& cache,
-                                   const fs::path& prompt_file) {
+Result<double> ttft_ms_new_process(const fs::path& model, const BenchOptions& o,
+                                   const fs::path& cache, const fs::path& prompt_file) {
   const std::string command =
       fmt::format("'{}' run --json -n 4 -m '{}' -t {} --cache-dir '{}' -f '{}'",
                   fs::read_symlink("/proc/self/exe").string(), model.string(), o.n_threads,
@@ -91,7 +92,8 @@ Result<double> ttft_ms_new_process(const fs::path& model, const BenchOptions& o,
   if (pipe == nullptr) return Error{Code::kIo, "cannot start another process"};
   std::string out;
   std::array<char, 4096> block;
-  while (const size_t n = std::fread(block.data(), 1, block.size(), pipe)) out.append(block.data(), n);
+  while (const size_t n = std::fread(block.data(), 1, block.size(), pipe))
+    out.append(block.data(), n);
   if (::pclose(pipe) != 0) return Error{Code::kIo, "headstart run failed in a new process"};
   return nlohmann::json::parse(out).at("ttft_ms").get<double>();
 }
@@ -211,14 +213,16 @@ Result<std::vector<Row>> bench_load(const BenchOptions& o) {
     }  // flushed
     PosixDisk disk;
     SystemClock clock;
-    HS_ASSIGN_OR_RETURN(auto tier, store::DiskTier::open(dir.path() / "kv", uint64_t{4} << 30, disk, clock));
+    HS_ASSIGN_OR_RETURN(auto tier,
+                        store::DiskTier::open(dir.path() / "kv", uint64_t{4} << 30, disk, clock));
     std::vector<std::unique_ptr<store::Tier>> tiers;
     tiers.push_back(std::move(tier));
     store::Store store(std::move(tiers), uint64_t{1} << 20);
     HS_ASSIGN_OR_RETURN(const auto model, model::Model::open(path));
     const model::ModelParams& p = model->params();
     const kv::KvShape shape{p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
-    HS_ASSIGN_OR_RETURN(const auto kv, kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, 4096));
+    HS_ASSIGN_OR_RETURN(const auto kv,
+                        kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, 4096));
     exec::RopeTables tables(p);
     tables.reserve(4096);
     kv::Capture capture(shape, kv::kChunkTokensMax);

@@ -24,7 +24,8 @@ Result<void> run(const BenchFlags& flags) {
     }
     names += std::string("\n  ") + b.name + ": " + b.what;
   }
-  return Error{Code::kInvalidArgument, "there is no bench '" + flags.name + "'; there are:" + names};
+  return Error{Code::kInvalidArgument,
+               "there is no bench '" + flags.name + "'; there are:" + names};
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ Result<void> run(const BenchFlags& flags) {
 Command add_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   app.add_option("name", flags->name, "which bench")->required();
-  app.add_option("--model,-m", flags->options.models, "GGUF file; may be repeated")->allow_extra_args(false);
+  app.add_option("--model,-m", flags->options.models, "GGUF file; may be repeated")
+      ->allow_extra_args(false);
   app.add_option("--json", flags->json, "also write the result to this file");
   app.add_option("--data", flags->options.data, "folder of benchmark data");
   app.add_option("-t,--threads", flags->options.n_threads, "compute threads; 1 measures CPU time");

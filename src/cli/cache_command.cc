@@ -26,7 +26,8 @@ Result<void> stats(store::DiskTier& tier, const std::filesystem::path& dir, bool
     std::printf("%s\n", out.dump().c_str());
   } else {
     std::printf("%s: %llu chunks, %.1f MiB of %.1f MiB\n", dir.c_str(),
-                static_cast<unsigned long long>(s.n_chunk), static_cast<double>(s.size_bytes) / 0x1p20,
+                static_cast<unsigned long long>(s.n_chunk),
+                static_cast<double>(s.size_bytes) / 0x1p20,
                 static_cast<double>(s.budget_bytes) / 0x1p20);
   }
   return {};

@@ -9,16 +9,20 @@ namespace headstart::cli {
 
 void EngineFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", model, "GGUF file")->required();
-  app.add_option("-c,--ctx-size", options.n_ctx, "context in tokens (0: what the model was trained for)");
+  app.add_option("-c,--ctx-size", options.n_ctx,
+                 "context in tokens (0: what the model was trained for)");
   app.add_option("-t,--threads", options.n_threads, "compute threads (0: one for each core)");
   app.add_option("-b,--batch-size", options.n_batch, "most tokens computed at once, 16 to 2048");
   app.add_option("--cache-type-k", options.cache_type_k, "type of K in memory: f16 or q8_0");
   app.add_option("--cache-type-v", options.cache_type_v, "type of V in memory: f16 or q8_0");
-  app.add_option("--cache-dir", cache_dir, "folder of the stored KV cache (default ~/.cache/headstart/kv)");
+  app.add_option("--cache-dir", cache_dir,
+                 "folder of the stored KV cache (default ~/.cache/headstart/kv)");
   app.add_option("--cache-disk", cache_disk, "most bytes on disk, e.g. 512M or 4G");
-  app.add_option("--cache-ram", cache_ram, "most bytes of stored chunks in memory (default: a tenth of it)");
+  app.add_option("--cache-ram", cache_ram,
+                 "most bytes of stored chunks in memory (default: a tenth of it)");
   app.add_flag("--no-cache", no_cache, "neither look up nor store");
-  app.add_option("--reuse", reuse, "off, strict (bits of a cold run) or exact (also equal up to rounding)");
+  app.add_option("--reuse", reuse,
+                 "off, strict (bits of a cold run) or exact (also equal up to rounding)");
 }
 
 Result<uint64_t> parse_size(const std::string& text, const char* flag) {
@@ -29,7 +33,8 @@ Result<uint64_t> parse_size(const std::string& text, const char* flag) {
   bool valid = error == std::errc() && rest != text.data();
   if (valid && rest != end) {
     const std::string_view suffixes = "KMGT";
-    const size_t i = suffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(*rest))));
+    const size_t i =
+        suffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(*rest))));
     valid = i != std::string_view::npos && rest + 1 == end;
     shift = valid ? 10 * (static_cast<int>(i) + 1) : 0;
   }

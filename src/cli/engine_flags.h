@@ -10,7 +10,7 @@ namespace headstart::cli {
 
 struct EngineFlags {
   std::string model;
-  std::string cache_dir;        // empty: ${XDG_CACHE_HOME:-~/.cache}/headstart/kv
+  std::string cache_dir;  // empty: ${XDG_CACHE_HOME:-~/.cache}/headstart/kv
   bool no_cache = false;
   std::string reuse = "exact";
   std::string cache_disk = "4G";

@@ -1,8 +1,8 @@
 // The headstart program: parses, wires up, runs.
+#include <spdlog/sinks/stdout_color_sinks.h>
+
 #include <cstdio>
 #include <exception>
-
-#include <spdlog/sinks/stdout_color_sinks.h>
 
 #include "base/log.h"
 #include "cli/commands.h"

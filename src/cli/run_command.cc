@@ -52,7 +52,8 @@ Result<std::string> read_prompt(const RunFlags& flags) {
   text += flags.prompt;
   if (!flags.files.empty() || !flags.prompt.empty()) return text;
   if (::isatty(STDIN_FILENO) == 1) {
-    return Error{Code::kInvalidArgument, "no prompt: give -p TEXT, -f FILE, or text on standard input"};
+    return Error{Code::kInvalidArgument,
+                 "no prompt: give -p TEXT, -f FILE, or text on standard input"};
   }
   return read_all(std::cin, "standard input");
 }
@@ -84,8 +85,7 @@ Result<void> run(const RunFlags& flags) {
 
   exec::CompletionRequest request;
   if (flags.chat) {
-    HS_ASSIGN_OR_RETURN(const std::string text,
-                        engine->chat_template().render({{"user", prompt}}));
+    HS_ASSIGN_OR_RETURN(const std::string text, engine->chat_template().render({{"user", prompt}}));
     request.tokens = engine->tokenizer().encode(text, true, true);
   } else {
     request.tokens = engine->tokenizer().encode(prompt, true, false);
@@ -111,7 +111,8 @@ Result<void> run(const RunFlags& flags) {
   }
   std::printf("\n");
   if (::isatty(STDERR_FILENO) == 1) {
-    std::fprintf(stderr, "%u prompt tokens, %u reused · first token after %.0f ms · %.1f tokens/s\n",
+    std::fprintf(stderr,
+                 "%u prompt tokens, %u reused · first token after %.0f ms · %.1f tokens/s\n",
                  c.n_prompt, c.n_cached, c.ttft_ms, c.decode_tok_s);
   }
   return {};
@@ -128,7 +129,8 @@ Command add_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   flags->engine.add_to(app);
   app.add_option("-p,--prompt", flags->prompt, "prompt; follows the files");
-  app.add_option("-f,--file", flags->files, "file with prompt text; may be repeated")->allow_extra_args(false);
+  app.add_option("-f,--file", flags->files, "file with prompt text; may be repeated")
+      ->allow_extra_args(false);
   app.add_option("-n,--predict,--n-predict", flags->n_predict, "most tokens to generate");
   app.add_option("--temp", flags->sampling.temperature, "temperature; 0 is greedy");
   app.add_option("-s,--seed", flags->sampling.seed, "seed of the sampler");
@@ -138,7 +140,8 @@ Command add_run(CLI::App& app) {
   app.add_option("--repeat-penalty", flags->sampling.repeat_penalty, "1 is none");
   app.add_option("--presence-penalty", flags->sampling.presence_penalty, "0 is none");
   app.add_option("--frequency-penalty", flags->sampling.frequency_penalty, "0 is none");
-  app.add_option("--stop", flags->stops, "end the text before this; may be repeated")->allow_extra_args(false);
+  app.add_option("--stop", flags->stops, "end the text before this; may be repeated")
+      ->allow_extra_args(false);
   app.add_option("--cache-salt", flags->salt, "reuse only what was stored with the same salt");
   app.add_flag("--chat", flags->chat, "put the prompt into the model's chat template");
   app.add_flag("--json", flags->json, "print one JSON object instead of text");

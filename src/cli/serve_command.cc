@@ -80,9 +80,11 @@ Result<void> run(const ServeFlags& flags) {
 Command add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->engine.add_to(app);
-  app.add_option("--host", flags->server.host, "address to listen on (127.0.0.1: this machine only)");
+  app.add_option("--host", flags->server.host,
+                 "address to listen on (127.0.0.1: this machine only)");
   app.add_option("--port", flags->server.port, "port (0: any free one)");
-  app.add_option("--queue", flags->server.queue.n_waiting_max, "requests that may wait; more get 503");
+  app.add_option("--queue", flags->server.queue.n_waiting_max,
+                 "requests that may wait; more get 503");
   return [flags] {
     const auto done = run(*flags);
     return done.ok() ? 0 : report(done.error());

@@ -29,8 +29,8 @@ void ChunkCollector::computed(uint32_t n_token, double seconds) {
 
 void ChunkCollector::emit(std::span<const Token> sequence, uint32_t n_strict) {
   for (;;) {
-    const auto known = sequence.subspan(
-        pos_, std::min<size_t>(kv::kChunkTokensMax, sequence.size() - pos_));
+    const auto known =
+        sequence.subspan(pos_, std::min<size_t>(kv::kChunkTokensMax, sequence.size() - pos_));
     std::vector<TextEnd> ends(known.size());
     std::transform(known.begin(), known.end(), ends.begin(),
                    [&](Token t) { return tokenizer_.text_end(t); });

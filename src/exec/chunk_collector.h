@@ -51,7 +51,7 @@ class ChunkCollector {
   uint32_t pos_end_ = 0;  // one past the last computed token
   Digest parent_key_{};
   std::vector<double> token_s_;  // [pos_end - pos] seconds that each token took
-  bool broken_ = false;  // the store dropped a chunk: its children could not be found
+  bool broken_ = false;          // the store dropped a chunk: its children could not be found
 };
 
 }  // namespace headstart::exec

@@ -32,14 +32,14 @@ namespace headstart::exec {
 
 struct EngineOptions {
   std::filesystem::path model_path;
-  uint32_t n_ctx = 0;      // 0: what the model was trained for
-  uint32_t n_threads = 0;  // 0: one for each core
-  uint32_t n_batch = 512;  // most tokens computed in one graph, 16 to 2048
+  uint32_t n_ctx = 0;                // 0: what the model was trained for
+  uint32_t n_threads = 0;            // 0: one for each core
+  uint32_t n_batch = 512;            // most tokens computed in one graph, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
-  uint64_t ram_budget_bytes = 0;                   // 0: no RAM tier
+  uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier
   store::ReuseMode reuse = store::ReuseMode::kExact;  // most that a request may ask for by default
 };
 
@@ -47,14 +47,14 @@ struct EngineOptions {
 using ProgressFn = std::function<void(std::string_view phase, double done)>;
 
 struct CompletionRequest {
-  std::vector<Token> tokens;         // the prompt; at least one, at most n_ctx - n_predict (n_ctx for 0)
-  uint32_t n_predict = 128;          // most tokens to generate; 0 fills the cache and returns none
+  std::vector<Token> tokens;  // the prompt; at least one, at most n_ctx - n_predict (n_ctx for 0)
+  uint32_t n_predict = 128;   // most tokens to generate; 0 fills the cache and returns none
   model::SamplingOptions sampling;
-  std::vector<std::string> stop;     // ends the text before any of these; at most 16, none empty
+  std::vector<std::string> stop;  // ends the text before any of these; at most 16, none empty
   std::optional<store::ReuseMode> reuse;  // nothing: the engine's
-  std::string salt;                  // partitions the store; at most 256 bytes
+  std::string salt;                       // partitions the store; at most 256 bytes
   std::stop_token cancel;
-  ProgressFn progress;               // may be empty
+  ProgressFn progress;  // may be empty
   // Receives the text as it is generated, always whole UTF-8 sequences, stop strings held back.
   // Returning false cancels the request. May be empty.
   std::function<bool(std::string_view piece)> on_text;
@@ -64,27 +64,28 @@ enum class FinishReason { kStop, kLength };
 
 struct Completion {
   std::string text;
-  std::vector<Token> tokens;       // generated, an end-of-text token not included
+  std::vector<Token> tokens;  // generated, an end-of-text token not included
   FinishReason finish = FinishReason::kLength;
   uint32_t n_prompt = 0;
-  uint32_t n_cached = 0;           // prompt tokens not computed
-  uint32_t n_cached_rounded = 0;   // of these, equal to a cold run up to rounding only
-  double ttft_ms = 0;              // prompt given to first token sampled
+  uint32_t n_cached = 0;          // prompt tokens not computed
+  uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only
+  double ttft_ms = 0;             // prompt given to first token sampled
   double lookup_ms = 0, load_ms = 0, compute_ms = 0;  // parts of ttft_ms
-  double prefill_tok_s = 0;        // computed prompt tokens per second of compute_ms
-  double decode_tok_s = 0;         // generated tokens after the first, per second
+  double prefill_tok_s = 0;  // computed prompt tokens per second of compute_ms
+  double decode_tok_s = 0;   // generated tokens after the first, per second
 };
 
 struct EngineStats {
   store::StoreStats store;
   uint64_t n_request = 0;
   uint64_t n_prompt_token = 0, n_cached_token = 0, n_generated_token = 0;
-  uint64_t kv_bytes = 0;           // live K,V in use
+  uint64_t kv_bytes = 0;  // live K,V in use
 };
 
 class Engine {
  public:
-  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options, ProgressFn progress = {});
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options,
+                                              ProgressFn progress = {});
   ~Engine();  // flushes the store
 
   Result<Completion> complete(const CompletionRequest& request);
@@ -97,7 +98,6 @@ class Engine {
   EngineStats stats() const;
 
  private:
-  friend class Session;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

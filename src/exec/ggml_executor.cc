@@ -59,7 +59,8 @@ struct GgmlExecutor::Impl {
 };
 
 Result<void> GgmlExecutor::Impl::start() {
-  ggml_threadpool_params params = ggml_threadpool_params_default(static_cast<int>(options.n_threads));
+  ggml_threadpool_params params =
+      ggml_threadpool_params_default(static_cast<int>(options.n_threads));
   threadpool = ggml_threadpool_new(&params);
   backend = ggml_backend_cpu_init();
   if (threadpool == nullptr || backend == nullptr) {
@@ -92,7 +93,10 @@ Result<void> GgmlExecutor::Impl::prepare(const LayerStep& step) {
   kv_buffer.reset(ggml_backend_cpu_buffer_from_ptr(kv_memory.data(), kv_memory.size()));
   auto built = std::make_unique<GgmlGraph>(context.get(), model, tables, step, kv_buffer.get(),
                                            options.reference_numerics);
-  if (!ggml_gallocr_alloc_graph(allocator, built->build())) {
+  ggml_cgraph* nodes = built->build();
+  // alloc_graph alone keeps an old plan where node counts and sizes agree, whatever the topology:
+  // the range [5, 10) of gemma3 would get the memory plan of [10, 15).
+  if (!ggml_gallocr_reserve(allocator, nodes) || !ggml_gallocr_alloc_graph(allocator, nodes)) {
     return Error{Code::kExhausted, "no memory to compute; use a smaller batch or context"};
   }
   built->set_inputs();
@@ -141,7 +145,8 @@ bool GgmlExecutor::Impl::multiplies_invariantly(ggml_tensor* weight) {
   ggml_backend_tensor_set(some, x.data() + first, 0, ggml_nbytes(some));
   if (!compute(graph).ok()) return false;
   std::vector<float> a(static_cast<size_t>(weight->ne[1]) * kTokenPad), b(a.size());
-  ggml_backend_tensor_get(of_all, a.data(), static_cast<size_t>(kColumns - 2 * kTokenPad - 1) * of_all->nb[1],
+  ggml_backend_tensor_get(of_all, a.data(),
+                          static_cast<size_t>(kColumns - 2 * kTokenPad - 1) * of_all->nb[1],
                           a.size() * sizeof(float));
   ggml_backend_tensor_get(of_some, b.data(), 0, b.size() * sizeof(float));
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -152,7 +157,8 @@ uint32_t GgmlExecutor::Impl::probe_grain() {
   for (uint32_t il = 0; il < model.params().n_layer; ++il) {
     const model::LayerWeights& w = model.layer(il);
     for (ggml_tensor* t : {w.wq, w.wk, w.wv, w.wo, w.gate, w.up, w.down}) {
-      if (!seen.emplace(t->type, ggml_backend_buffer_get_type(t->buffer), t->ne[0]).second) continue;
+      if (!seen.emplace(t->type, ggml_backend_buffer_get_type(t->buffer), t->ne[0]).second)
+        continue;
       if (multiplies_invariantly(t)) continue;
       spdlog::info("{} depends on the batch: prompts are reused in blocks of {} tokens", t->name,
                    options.n_token_max);
@@ -206,7 +212,8 @@ Result<void> GgmlExecutor::run(const LayerStep& step) {
   if (graph.hidden_out() != nullptr) {
     for (size_t i = 0; i < step.positions.size(); ++i) {
       const size_t bytes = graph.hidden_out()->nb[1];
-      ggml_backend_tensor_get(graph.hidden_out(), step.hidden->row(step.positions[i]), i * bytes, bytes);
+      ggml_backend_tensor_get(graph.hidden_out(), step.hidden->row(step.positions[i]), i * bytes,
+                              bytes);
     }
   }
   return {};

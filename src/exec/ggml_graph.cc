@@ -21,8 +21,7 @@ uint32_t padded_tokens(const LayerStep& step, bool reference_numerics) {
 }  // namespace
 
 GgmlGraph::GgmlGraph(ggml_context* ctx, const model::Model& model, const RopeTables& tables,
-                     const LayerStep& step, ggml_backend_buffer* kv_buffer,
-                     bool reference_numerics)
+                     const LayerStep& step, ggml_backend_buffer* kv_buffer, bool reference_numerics)
     : ctx_(ctx),
       model_(model),
       tables_(tables),
@@ -38,12 +37,15 @@ GgmlGraph::Shape GgmlGraph::shape_of(const LayerStep& step) const {
           .layer_end = step.layer_end,
           .n_token = static_cast<uint32_t>(step.positions.size()),
           .n_key_end = std::min(step.kv->n_ctx(), pad_to(step.positions.back() + 1, kKeyPad)),
-          .key_first_windowed =
-              n_window == 0 || first + 1 <= n_window ? 0 : (first + 1 - n_window) / kKeyPad * kKeyPad,
+          .key_first_windowed = n_window == 0 || first + 1 <= n_window
+                                    ? 0
+                                    : (first + 1 - n_window) / kKeyPad * kKeyPad,
           .numeric_class = step.numeric_class,
           .want_logits = step.want_logits,
           .hidden = step.hidden != nullptr,
-          .kv = step.kv->mapping().data()};
+          .kv = step.kv->mapping().data(),
+          .type_k = step.kv->type(kv::Part::kKey),
+          .type_v = step.kv->type(kv::Part::kValue)};
 }
 
 bool GgmlGraph::fits(const LayerStep& step) const { return shape_of(step) == shape_; }
@@ -114,7 +116,8 @@ ggml_tensor* GgmlGraph::rope(ggml_tensor* x, ggml_tensor* positions) {
   if (factors == nullptr && !c.freq_factors.empty()) {
     factors = new_input(GGML_TYPE_F32, static_cast<int64_t>(c.freq_factors.size()), 1);
   }
-  const int mode = c.pairs == kernels::RopePairs::kHalves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+  const int mode =
+      c.pairs == kernels::RopePairs::kHalves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
   return ggml_rope_ext(ctx_, x, positions, factors, static_cast<int>(c.n_rot), mode,
                        static_cast<int>(c.n_ctx_orig), c.freq_base, c.freq_scale, c.ext_factor,
                        c.attn_factor, c.beta_fast, c.beta_slow);
@@ -218,14 +221,15 @@ ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
   }
 
   auto view = [&](kv::Part part, uint32_t d_head) {
-    const ggml_type type =
-        kv.type(part) == kv::LiveType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
-    ggml_tensor* t = ggml_new_tensor_3d(ctx_, type, d_head, p.n_head_kv, shape_.n_key_end - m.key_first);
+    const ggml_type type = kv.type(part) == kv::LiveType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
+    ggml_tensor* t =
+        ggml_new_tensor_3d(ctx_, type, d_head, p.n_head_kv, shape_.n_key_end - m.key_first);
     ggml_backend_tensor_alloc(kv_buffer_, t, kv.row(layer_, part, m.key_first));
     return ggml_permute(ctx_, t, 0, 2, 1, 3);
   };
-  ggml_tensor* out = ggml_flash_attn_ext(ctx_, q, view(kv::Part::kKey, p.d_head_k),
-                                         view(kv::Part::kValue, p.d_head_v), m.tensor, scale, 0.0f, 0.0f);
+  ggml_tensor* out =
+      ggml_flash_attn_ext(ctx_, q, view(kv::Part::kKey, p.d_head_k),
+                          view(kv::Part::kValue, p.d_head_v), m.tensor, scale, 0.0f, 0.0f);
   ggml_prec_set_acc(out, GGML_PREC_F32);
   if (merged) return rows_to_heads(out, n_query);
   const int64_t width = out->ne[0] * out->ne[1];
@@ -250,7 +254,8 @@ void GgmlGraph::set_inputs() {
     const size_t d_model = params().d_model;
     std::vector<float> rows(n_padded_ * d_model);
     for (uint32_t i = 0; i < n; ++i) {
-      std::memcpy(&rows[i * d_model], step_->hidden->row(step_->positions[i]), d_model * sizeof(float));
+      std::memcpy(&rows[i * d_model], step_->hidden->row(step_->positions[i]),
+                  d_model * sizeof(float));
     }
     set(hidden_in_, rows.data());
   }

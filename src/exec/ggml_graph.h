@@ -43,9 +43,9 @@ class GgmlGraph final : public model::LayerGraph {
   ggml_cgraph* nodes() const { return graph_; }
   // Whether the same nodes compute this step too: decoding builds a graph once in 256 tokens.
   bool fits(const LayerStep& step) const;
-  void bind(const LayerStep& step) { step_ = &step; }  // one that fits
-  void set_inputs();                                   // after allocation
-  ggml_tensor* logits() const { return logits_; }        // [n_wanted, n_vocab] or null
+  void bind(const LayerStep& step) { step_ = &step; }      // one that fits
+  void set_inputs();                                       // after allocation
+  ggml_tensor* logits() const { return logits_; }          // [n_wanted, n_vocab] or null
   ggml_tensor* hidden_out() const { return hidden_out_; }  // [n_padded, d_model] or null
 
   ggml_context* ggml() const override { return ctx_; }
@@ -68,7 +68,8 @@ class GgmlGraph final : public model::LayerGraph {
     NumericClass numeric_class;
     WantLogits want_logits;
     bool hidden;
-    const std::byte* kv;  // where the live cache lies
+    const std::byte* kv;  // where the live cache lies, and what its rows are
+    kv::LiveType type_k, type_v;
     bool operator==(const Shape&) const = default;
   };
   Shape shape_of(const LayerStep& step) const;

@@ -87,8 +87,7 @@ Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_re
          wanted_layers(*target.params, matched.pos_first + n_use, n_reuse)) {
       const auto done = store.load(matched, range, sink, kNoDeadline);
       if (!done.ok()) {
-        spdlog::info("a stored chunk could not be used: {}",
-                     done.error().message);
+        spdlog::info("a stored chunk could not be used: {}", done.error().message);
         return loaded;
       }
     }

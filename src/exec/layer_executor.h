@@ -54,12 +54,12 @@ struct LayerStep {
   NumericClass numeric_class = NumericClass::kPrefill;
   // Input where layer_first > 0, output where layer_end < n_layer; else may be null.
   HiddenStates* hidden = nullptr;
-  kv::LiveKv* kv = nullptr;             // K,V of every position below the last that is not computed
-                                        // here must be present in the layers of the range
-  kv::Capture* capture = nullptr;       // null: K,V are not captured
+  kv::LiveKv* kv = nullptr;        // K,V of every position below the last that is not computed
+                                   // here must be present in the layers of the range
+  kv::Capture* capture = nullptr;  // null: K,V are not captured
   WantLogits want_logits = WantLogits::kNone;  // only where layer_end is n_layer
   std::vector<float>* logits = nullptr;        // [1 or n_token, n_vocab]
-  std::stop_token cancel;               // looked at between operations
+  std::stop_token cancel;                      // looked at between operations
 };
 
 class LayerExecutor {

@@ -29,9 +29,14 @@ std::string valid_utf8(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const auto first = static_cast<unsigned char>(text[i]);
-    const size_t n = first < 0x80 ? 1 : first >= 0xF0 && first < 0xF5 ? 4 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xC2 && first < 0xE0 ? 2 : 0;
+    const size_t n = first < 0x80                    ? 1
+                     : first >= 0xF0 && first < 0xF5 ? 4
+                     : first >= 0xE0 && first < 0xF0 ? 3
+                     : first >= 0xC2 && first < 0xE0 ? 2
+                                                     : 0;
     bool ok = n != 0 && i + n <= text.size();
-    for (size_t j = 1; ok && j < n; ++j) ok = (static_cast<unsigned char>(text[i + j]) & 0xC0) == 0x80;
+    for (size_t j = 1; ok && j < n; ++j)
+      ok = (static_cast<unsigned char>(text[i + j]) & 0xC0) == 0x80;
     if (ok && n == 3) {
       const unsigned second = static_cast<unsigned char>(text[i + 1]);
       ok = !(first == 0xE0 && second < 0xA0) && !(first == 0xED && second >= 0xA0);
@@ -39,8 +44,10 @@ std::string valid_utf8(std::string_view text) {
       const unsigned second = static_cast<unsigned char>(text[i + 1]);
       ok = !(first == 0xF0 && second < 0x90) && !(first == 0xF4 && second >= 0x90);
     }
-    if (ok) out.append(text.substr(i, n));
-    else out += "\xEF\xBF\xBD";
+    if (ok)
+      out.append(text.substr(i, n));
+    else
+      out += "\xEF\xBF\xBD";
     i += ok ? n : 1;
   }
   return out;

@@ -20,7 +20,7 @@ class TextStream {
   std::string push(std::string_view piece);
   // No more tokens: returns what was held back, bytes that never became UTF-8 as U+FFFD.
   std::string finish();
-  bool stopped() const { return stopped_; }        // a stop string was completed
+  bool stopped() const { return stopped_; }          // a stop string was completed
   const std::string& text() const { return sent_; }  // everything returned so far
 
  private:

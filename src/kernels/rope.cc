@@ -68,7 +68,8 @@ void RotateInterleaved(const float* cos, const float* sin, size_t n_pair, const 
   for (; i + lanes <= n_pair; i += lanes) {
     hn::VFromD<decltype(du)> h0, h1;
     hn::LoadInterleaved2(du, in + 2 * i, h0, h1);
-    const auto x0 = hn::PromoteTo(df, hn::BitCast(dh, h0)), x1 = hn::PromoteTo(df, hn::BitCast(dh, h1));
+    const auto x0 = hn::PromoteTo(df, hn::BitCast(dh, h0)),
+               x1 = hn::PromoteTo(df, hn::BitCast(dh, h1));
     const auto c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
     const auto y0 = hn::DemoteTo(dh, hn::MulSub(x0, c, hn::Mul(x1, s)));
     const auto y1 = hn::DemoteTo(dh, hn::MulAdd(x0, s, hn::Mul(x1, c)));
@@ -127,8 +128,7 @@ std::vector<float> yarn_mix(const RopeConfig& c) {
   std::vector<float> mix(c.n_rot / 2, 0.0f);
   if (c.ext_factor == 0.0f) return mix;
   const float low = std::max(0.0f, std::floor(turn_dim(c, c.beta_fast)));
-  const float high =
-      std::min(static_cast<float>(c.n_rot) - 1, std::ceil(turn_dim(c, c.beta_slow)));
+  const float high = std::min(static_cast<float>(c.n_rot) - 1, std::ceil(turn_dim(c, c.beta_slow)));
   for (uint32_t i = 0; i < mix.size(); ++i) {
     const float y = (static_cast<float>(i) - low) / std::max(0.001f, high - low);
     mix[i] = (1 - std::min(1.0f, std::max(0.0f, y))) * c.ext_factor;
@@ -179,7 +179,8 @@ void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, const H
     if (c.pairs == RopePairs::kHalves) {
       HWY_DYNAMIC_DISPATCH(RotateHalves)(table.cos_of(pos), table.sin_of(pos), n_pair, in, out);
     } else {
-      HWY_DYNAMIC_DISPATCH(RotateInterleaved)(table.cos_of(pos), table.sin_of(pos), n_pair, in, out);
+      HWY_DYNAMIC_DISPATCH(RotateInterleaved)
+      (table.cos_of(pos), table.sin_of(pos), n_pair, in, out);
     }
     if (in != out) std::copy(in + c.n_rot, in + c.d_head, out + c.n_rot);
   }

@@ -31,7 +31,7 @@ struct RopeConfig {
   float attn_factor = 1.0f;  // scales cos and sin
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
-  uint32_t n_ctx_orig = 0;           // context length that the model was trained with
+  uint32_t n_ctx_orig = 0;  // context length that the model was trained with
   // [n_rot / 2], empty: all 1 (rope_freqs.weight of Llama 3)
   std::vector<float> freq_factors = {};
 

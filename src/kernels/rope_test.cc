@@ -1,6 +1,6 @@
-// Proves the rotation against a plain f64 implementation written from the definition: pairs, partial
-// rotation, frequency factors, linear scaling, YaRN; and the f16 conversions over every value.
-// To add a case, add a row to kCases.
+// Proves the rotation against a plain f64 implementation written from the definition: pairs,
+// partial rotation, frequency factors, linear scaling, YaRN; and the f16 conversions over every
+// value. To add a case, add a row to kCases.
 #include "kernels/rope.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ double angle_of(const RopeConfig& c, uint32_t pos, uint32_t pair) {
   const double plain = pos * std::pow(double{c.freq_base}, -2.0 * pair / n_rot) / factor;
   if (c.ext_factor == 0) return plain * c.freq_scale;
   auto dim = [&](double turns) {
-    return n_rot * std::log(c.n_ctx_orig / (turns * 2 * std::numbers::pi)) / (2 * std::log(double{c.freq_base}));
+    return n_rot * std::log(c.n_ctx_orig / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(double{c.freq_base}));
   };
   const double low = std::max(0.0, std::floor(dim(c.beta_fast)));
   const double high = std::min(n_rot - 1, std::ceil(dim(c.beta_slow)));
@@ -86,7 +87,9 @@ TEST(Rope, MatchesTheDefinitionInF64) {
             const double x0 = half_value(head[halves ? pair : 2 * pair]);
             const double x1 = half_value(head[halves ? pair + c.n_rot / 2 : 2 * pair + 1]);
             const double a = angle_of(c, pos, pair), m = magnitude_of(c);
-            want = (first ? x0 * std::cos(a) - x1 * std::sin(a) : x0 * std::sin(a) + x1 * std::cos(a)) * m;
+            want = (first ? x0 * std::cos(a) - x1 * std::sin(a)
+                          : x0 * std::sin(a) + x1 * std::cos(a)) *
+                   m;
           }
           // Half an ulp of f16 at this size, and the error of f32 angles at high positions.
           EXPECT_NEAR(half_value(out[h * c.d_head + d]), want, 0.004 + 2e-5 * pos)
@@ -148,7 +151,8 @@ TEST(Half, RoundsToNearestEvenInVectorsAndTails) {
   in[36] = in[5] = 1.0f + 0x1p-11f + 0x1p-20f;
   std::vector<Half> out(in.size());
   to_half(in, out.data());
-  for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(out[i], i == 5 || i == 36 ? 0x3C01 : 0x3C00) << i;
+  for (size_t i = 0; i < in.size(); ++i)
+    EXPECT_EQ(out[i], i == 5 || i == 36 ? 0x3C01 : 0x3C00) << i;
 }
 
 }  // namespace

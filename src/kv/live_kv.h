@@ -30,7 +30,8 @@ std::string_view to_string(LiveType type);
 
 class LiveKv {
  public:
-  // Errors: kExhausted (address space), kUnsupported (q8_0 with a head size that is no multiple of 32).
+  // Errors: kExhausted (address space), kUnsupported (q8_0 with a head size that is no multiple of
+  // 32).
   static Result<std::unique_ptr<LiveKv>> open(const KvShape& shape, LiveType type_k,
                                               LiveType type_v, uint32_t n_ctx);
   ~LiveKv();

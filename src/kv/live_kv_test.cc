@@ -62,8 +62,9 @@ TEST(LiveKv, Q8RowsAreWithinAQuantum) {
     kernels::to_float({&scale_bits, 1}, &scale);
     for (size_t i = 0; i < 32; ++i) {
       const auto q = static_cast<int8_t>(block[2 + i]);
-      EXPECT_NEAR(static_cast<float>(q) * scale, want[b * 32 + i], scale * 0.6f  // half a quantum, and the scale is f16
-                  );
+      EXPECT_NEAR(static_cast<float>(q) * scale, want[b * 32 + i],
+                  scale * 0.6f  // half a quantum, and the scale is f16
+      );
     }
   }
 }
@@ -121,10 +122,12 @@ TEST(Capture, SlidesAndCopiesOut) {
       const uint32_t salt = layer * 2 + static_cast<uint32_t>(part);
       for (uint32_t i = 0; i < 4; ++i) {
         EXPECT_EQ(std::memcmp(chunk.cell(layer, part).data() + i * 128,
-                              row_of((100 + i) * 10 + salt).data(), 256), 0);
+                              row_of((100 + i) * 10 + salt).data(), 256),
+                  0);
       }
       for (uint32_t pos = 104; pos < 110; ++pos) {
-        EXPECT_EQ(std::memcmp(capture.row(layer, part, pos), row_of(pos * 10 + salt).data(), 256), 0);
+        EXPECT_EQ(std::memcmp(capture.row(layer, part, pos), row_of(pos * 10 + salt).data(), 256),
+                  0);
       }
     }
   }

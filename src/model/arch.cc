@@ -20,7 +20,8 @@ constexpr uint32_t kContextMax = 1u << 24;
 
 class Reader {
  public:
-  Reader(const GgufFile& gguf, std::string_view arch) : gguf_(gguf), prefix_(std::string(arch) + ".") {}
+  Reader(const GgufFile& gguf, std::string_view arch)
+      : gguf_(gguf), prefix_(std::string(arch) + ".") {}
 
   uint32_t required(const char* key, uint32_t max) { return u32(key, std::nullopt, max); }
   uint32_t u32(const char* key, std::optional<uint32_t> fallback, uint32_t max) {
@@ -30,7 +31,8 @@ class Reader {
     if (!found) return fail({Code::kCorrupt, gguf_.path().string() + " lacks " + prefix_ + key}), 1;
     if (*value && (*found == 0 || *found > max)) {
       return fail({Code::kCorrupt, gguf_.path().string() + ": " + prefix_ + key + " = " +
-                                       std::to_string(*found) + " is out of range"}), 1;
+                                       std::to_string(*found) + " is out of range"}),
+             1;
     }
     return *found;
   }
@@ -142,18 +144,12 @@ std::vector<TensorSpec> Arch::layer_tensors(const ModelParams& p) const {
   const int64_t d = p.d_model, q = int64_t{p.n_head} * p.d_head_k,
                 kv = int64_t{p.n_head_kv} * p.d_head_k, ff = p.n_ff;
   return {
-      {"attn_norm.weight", &W::attn_norm, 0, d},
-      {"attn_q.weight", &W::wq, q, d},
-      {"attn_k.weight", &W::wk, kv, d},
-      {"attn_v.weight", &W::wv, kv, d},
-      {"attn_output.weight", &W::wo, d, q},
-      {"attn_q.bias", &W::bq, 0, q, false},
-      {"attn_k.bias", &W::bk, 0, kv, false},
-      {"attn_v.bias", &W::bv, 0, kv, false},
-      {"attn_output.bias", &W::bo, 0, d, false},
-      {"ffn_norm.weight", &W::ffn_norm, 0, d},
-      {"ffn_gate.weight", &W::gate, ff, d},
-      {"ffn_up.weight", &W::up, ff, d},
+      {"attn_norm.weight", &W::attn_norm, 0, d}, {"attn_q.weight", &W::wq, q, d},
+      {"attn_k.weight", &W::wk, kv, d},          {"attn_v.weight", &W::wv, kv, d},
+      {"attn_output.weight", &W::wo, d, q},      {"attn_q.bias", &W::bq, 0, q, false},
+      {"attn_k.bias", &W::bk, 0, kv, false},     {"attn_v.bias", &W::bv, 0, kv, false},
+      {"attn_output.bias", &W::bo, 0, d, false}, {"ffn_norm.weight", &W::ffn_norm, 0, d},
+      {"ffn_gate.weight", &W::gate, ff, d},      {"ffn_up.weight", &W::up, ff, d},
       {"ffn_down.weight", &W::down, d, ff},
   };
 }

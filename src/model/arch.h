@@ -27,21 +27,21 @@ struct LayerWeights {
   ggml_tensor* bk = nullptr;
   ggml_tensor* bv = nullptr;
   ggml_tensor* bo = nullptr;
-  ggml_tensor* q_norm = nullptr;          // [d_head]
-  ggml_tensor* k_norm = nullptr;          // [d_head]
-  ggml_tensor* ffn_norm = nullptr;        // [d_model]
-  ggml_tensor* ffn_post_norm = nullptr;   // [d_model]
-  ggml_tensor* gate = nullptr;            // [n_ff, d_model]
-  ggml_tensor* up = nullptr;              // [n_ff, d_model]
-  ggml_tensor* down = nullptr;            // [d_model, n_ff]
+  ggml_tensor* q_norm = nullptr;         // [d_head]
+  ggml_tensor* k_norm = nullptr;         // [d_head]
+  ggml_tensor* ffn_norm = nullptr;       // [d_model]
+  ggml_tensor* ffn_post_norm = nullptr;  // [d_model]
+  ggml_tensor* gate = nullptr;           // [n_ff, d_model]
+  ggml_tensor* up = nullptr;             // [n_ff, d_model]
+  ggml_tensor* down = nullptr;           // [d_model, n_ff]
 };
 
 // One tensor of a layer: its name after "blk.N.", where it goes, what shape it must have.
 struct TensorSpec {
   const char* name;
   ggml_tensor* LayerWeights::*slot;
-  int64_t n_out;   // 0 for a vector
-  int64_t n_in;    // or the vector's length
+  int64_t n_out;  // 0 for a vector
+  int64_t n_in;   // or the vector's length
   bool required = true;
 };
 

@@ -71,7 +71,8 @@ class Gemma3Arch final : public Arch {
     uint32_t pattern = kPatternDefault;
     if (auto flags = gguf.flags(key); flags.ok() && *flags) {
       if ((*flags)->size() != p.n_layer) {
-        return Error{Code::kCorrupt, gguf.path().string() + ": " + key + " has not one flag a layer"};
+        return Error{Code::kCorrupt,
+                     gguf.path().string() + ": " + key + " has not one flag a layer"};
       }
       p.windowed = **flags;
       return {};

@@ -13,7 +13,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::open(const llama_model* mode
     common_chat_templates_ptr templates = common_chat_templates_init(model, "");
     return std::unique_ptr<ChatTemplate>(new ChatTemplate(templates.release()));
   } catch (const std::exception& e) {
-    return Error{Code::kUnsupported, std::string("the model's chat template does not parse: ") + e.what()};
+    return Error{Code::kUnsupported,
+                 std::string("the model's chat template does not parse: ") + e.what()};
   }
 }
 

@@ -13,6 +13,7 @@ namespace headstart::model {
 
 // `cache_dir` keeps the digests (created if needed); empty: always hash. A cache that cannot be
 // read or written is ignored. Errors: kIo.
-Result<Digest> fingerprint(const std::filesystem::path& gguf, const std::filesystem::path& cache_dir);
+Result<Digest> fingerprint(const std::filesystem::path& gguf,
+                           const std::filesystem::path& cache_dir);
 
 }  // namespace headstart::model

@@ -37,8 +37,8 @@ class GgufFile {
   // One flag a layer, stored as an array of bool. Nothing where absent.
   Result<std::optional<std::vector<bool>>> flags(const std::string& key) const;
 
-  ggml_context* tensors() const { return tensors_; }        // metadata of every tensor, no data
-  ggml_tensor* tensor(const std::string& name) const;       // null where absent
+  ggml_context* tensors() const { return tensors_; }            // metadata of every tensor, no data
+  ggml_tensor* tensor(const std::string& name) const;           // null where absent
   std::span<const std::byte> data(const ggml_tensor* t) const;  // of a tensor of this file
   std::span<const std::byte> mapping() const { return {map_, map_bytes_}; }
 

@@ -17,8 +17,10 @@ void forward(ggml_log_level level, const char* text, void*) {
   while (!line.empty() && line.back() == '\n') line.pop_back();
   if (line.empty()) return;
   // What libllama warns of (special tokens, template guesses) concerns whoever debugs a model.
-  if (level == GGML_LOG_LEVEL_ERROR) spdlog::warn("{}", line);
-  else spdlog::debug("{}", line);
+  if (level == GGML_LOG_LEVEL_ERROR)
+    spdlog::warn("{}", line);
+  else
+    spdlog::debug("{}", line);
 }
 
 }  // namespace

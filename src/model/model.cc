@@ -66,8 +66,8 @@ Result<ggml_tensor*> Model::take(const std::string& name, int64_t n_out, int64_t
     if (!required) return t;
     return Error{Code::kCorrupt, path().string() + " lacks the tensor " + name};
   }
-  const bool shape_ok = t->ne[0] == n_in && t->ne[1] == std::max<int64_t>(n_out, 1) &&
-                        t->ne[2] == 1 && t->ne[3] == 1;
+  const bool shape_ok =
+      t->ne[0] == n_in && t->ne[1] == std::max<int64_t>(n_out, 1) && t->ne[2] == 1 && t->ne[3] == 1;
   if (!shape_ok || (n_out == 0 && t->type != GGML_TYPE_F32)) {
     return Error{Code::kCorrupt, path().string() + ": the tensor " + name +
                                      " has a shape or type that its parameters exclude"};

@@ -13,9 +13,10 @@ constexpr size_t kBiasMax = 1024;
 
 Result<void> check(const SamplingOptions& o, int32_t n_vocab) {
   auto outside = [](const char* name, double value, double low, double high) {
-    return std::isfinite(value) && value >= low && value <= high ? std::string()
-           : std::string(name) + " must lie between " + std::to_string(low) + " and " +
-                 std::to_string(high);
+    return std::isfinite(value) && value >= low && value <= high
+               ? std::string()
+               : std::string(name) + " must lie between " + std::to_string(low) + " and " +
+                     std::to_string(high);
   };
   for (const std::string& message :
        {outside("temperature", o.temperature, 0, 100), outside("top_p", o.top_p, 0, 1),

@@ -15,13 +15,12 @@
 #include "base/result.h"
 #include "base/token.h"
 
-
 namespace headstart::model {
 
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy
   uint32_t seed = 0;
-  int32_t top_k = 40;        // 0: all
+  int32_t top_k = 40;  // 0: all
   float top_p = 0.95f;
   float min_p = 0.05f;
   float presence_penalty = 0.0f;
@@ -36,7 +35,7 @@ class Sampler {
   static Result<std::unique_ptr<Sampler>> open(const SamplingOptions& options,
                                                const llama_vocab* vocab);
   ~Sampler();
-  void accept(Token token);                  // a prompt token, for the penalties
+  void accept(Token token);                     // a prompt token, for the penalties
   Token sample(std::span<const float> logits);  // [n_vocab]; accepts what it returns
 
  private:

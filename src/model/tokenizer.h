@@ -4,8 +4,8 @@
 #pragma once
 
 #include <filesystem>
-#include <span>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

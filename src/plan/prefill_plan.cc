@@ -16,8 +16,8 @@ PrefillPlan plan_prefill(const PrefillQuestion& q) {
   for (uint32_t first = plan.n_reuse; first < q.n_prompt; first += q.n_slice_max) {
     plan.slices.push_back({first, std::min(q.n_prompt, first + q.n_slice_max)});
   }
-  plan.n_strict = plan.n_reuse > q.n_match_strict ? q.n_match_strict
-                                                  : q.n_prompt - q.n_prompt % q.grain;
+  plan.n_strict =
+      plan.n_reuse > q.n_match_strict ? q.n_match_strict : q.n_prompt - q.n_prompt % q.grain;
   return plan;
 }
 

@@ -33,8 +33,11 @@ TEST(PrefillPlan, RoundedReuseEndsStrictness) {
 }
 
 TEST(PrefillPlan, GrainedReuseEndsAtAnEdge) {
-  const auto plan = plan_prefill(
-      {.n_prompt = 1300, .n_match = 1250, .n_match_strict = 1250, .grain = 512, .n_slice_max = 512});
+  const auto plan = plan_prefill({.n_prompt = 1300,
+                                  .n_match = 1250,
+                                  .n_match_strict = 1250,
+                                  .grain = 512,
+                                  .n_slice_max = 512});
   EXPECT_EQ(plan.n_reuse, 1024u);
   EXPECT_EQ(plan.slices, (std::vector<Slice>{{1024, 1300}}));
   EXPECT_EQ(plan.n_strict, 1024u);

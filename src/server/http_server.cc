@@ -24,7 +24,8 @@ using Steady = std::chrono::steady_clock;
 using Ticket = RequestQueue::Ticket;
 
 constexpr const char* kJson = "application/json";
-// How often a waiting connection looks whether its client is still there: shorter than a batch.
+// How often a waiting connection looks whether its client is still there, besides at each piece of
+// text: shorter than any batch of a prefill.
 constexpr std::chrono::milliseconds kLookInterval{10};
 constexpr const char* kRetryAfterS = "2";
 
@@ -216,14 +217,11 @@ ApiResult<std::string> Server::Impl::read_body(const Request& req, const Respons
     return tl::unexpected(of_status(413));
   }
   std::string body;
-  bool fits = true;
   const bool whole = reader([&](const char* data, size_t size) {
-    fits = size <= options.body_bytes_max - body.size();
-    if (fits) body.append(data, size);
-    return fits;
+    body.append(data, size);
+    return true;
   });
   if (whole) return body;
-  if (!fits) return tl::unexpected(of_status(413));
   if (http.request_overdue()) return tl::unexpected(of_status(408));
   return tl::unexpected(of_status(res.status >= 400 ? res.status : 400));
 }

@@ -130,6 +130,8 @@ std::vector<json> data_of(const std::string& sse) {
 
 class HttpServerTest : public ::testing::Test {
  protected:
+  // A ping that fails must not be what notices that a client has left.
+  HttpServerTest() { options.ping_interval = 1h; }
   void start(bool held = false) {
     model = std::make_unique<FakeCompleter>(held);
     listen();
@@ -731,6 +733,20 @@ TEST_F(HttpServerTest, StopsWithRunningWaitingAndIdleClients) {
   EXPECT_EQ(whole.until_closed().rfind("HTTP/1.1 503 ", 0), 0u);
   idle.until_closed();
   half.until_closed();
+}
+
+TEST_F(HttpServerTest, StopsWhileAClientDoesNotRead) {
+  options.queue.unread_bytes_max = 64 * 1024 * 1024;
+  start();
+  model->pieces.assign(1000, std::string(20'000, 'x'));
+  RawClient c(server->port());
+  c.post("/v1/completions", R"({"prompt":"x","max_tokens":1000,"stream":true})");
+  EXPECT_TRUE(eventually([&] { return !model->seen().empty() && n_running() == 0; }));
+  std::this_thread::sleep_for(50ms);  // its connection now waits for room in the socket
+  const auto begin = Steady::now();
+  server->stop();
+  thread.join();
+  EXPECT_LT(Steady::now() - begin, 5s);
 }
 
 TEST_F(HttpServerTest, StopsBeforeItRuns) {

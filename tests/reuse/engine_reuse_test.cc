@@ -25,7 +25,9 @@ std::vector<Token> random_prompt(uint32_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Token> tokens{kTinyBos};
   // Byte tokens, a newline now and then, so that chunks end at different places.
-  while (tokens.size() < n) tokens.push_back(kTinyFirstByte + static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
+  while (tokens.size() < n)
+    tokens.push_back(kTinyFirstByte +
+                     static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
   return tokens;
 }
 
@@ -37,7 +39,9 @@ std::vector<Token> operator+(std::vector<Token> a, const std::vector<Token>& b) 
 // One model, one store folder, engines over it that come and go.
 class Bed {
  public:
-  explicit Bed(const TinyModel& model) : gguf_(dir_ / "model.gguf") { write_tiny_gguf(model, gguf_); }
+  explicit Bed(const TinyModel& model) : gguf_(dir_ / "model.gguf") {
+    write_tiny_gguf(model, gguf_);
+  }
   explicit Bed(std::filesystem::path gguf) : gguf_(std::move(gguf)) {}
 
   EngineOptions options() const {
@@ -84,7 +88,8 @@ Completion run(Engine& engine, const std::vector<Token>& prompt, CompletionReque
 
 class EveryArchitecture : public testing::TestWithParam<const char*> {};
 
-// Cases 1 and 2: the identical prompt, in the same process and after a restart, also behind a window.
+// Cases 1 and 2: the identical prompt, in the same process and after a restart, also behind a
+// window.
 TEST_P(EveryArchitecture, IdenticalPromptComputesOneTokenAndAnswersTheSame) {
   Bed bed(tiny_model(GetParam()));
   const auto prompt = random_prompt(401, 1);
@@ -146,7 +151,8 @@ TEST_P(EveryArchitecture, BatchSizeAndThreadsDoNotChangeTheAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, EveryArchitecture, testing::Values("llama", "qwen2", "qwen3", "gemma3"));
+INSTANTIATE_TEST_SUITE_P(Tiny, EveryArchitecture,
+                         testing::Values("llama", "qwen2", "qwen3", "gemma3"));
 
 // Case 9: K of a quantised live cache is stored before RoPE and unquantised.
 TEST(Reuse, QuantisedLiveCacheIsExactToo) {
@@ -391,7 +397,8 @@ TEST(Reuse, AHundredPromptsOfARealModelAnswerTheSame) {
   uint32_t n_warm = 0;
   for (uint32_t i = 0; i < 100; ++i) {
     const std::string text = std::string(openings[i % 5]) + " Part " + std::to_string(i / 10) +
-                             " of the story, as it was told to me. Chapter " + std::to_string(i) + ":";
+                             " of the story, as it was told to me. Chapter " + std::to_string(i) +
+                             ":";
     const auto prompt = tokenizer.encode(text, true, false);
     CompletionRequest r;
     r.n_predict = 6;

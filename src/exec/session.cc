@@ -1,0 +1,157 @@
+#include "exec/session.h"
+
+#include <algorithm>
+
+namespace headstart::exec {
+
+Result<Completion> Session::run() {
+  start_s_ = e_.clock.now_s();
+  HS_ASSIGN_OR_RETURN(sampler_, model::Sampler::open(r_.sampling, e_.tokenizer->vocab()));
+  for (Token t : r_.tokens) sampler_->accept(t);
+  e_.tables->reserve(out_.n_prompt + r_.n_predict);
+  reuse();
+  auto done = prefill();
+  if (done.ok() && r_.n_predict > 0) done = generate();
+  // What was computed is kept even if the client has left.
+  if (collector_) collector_->finish(sequence_, plan_.n_strict);
+  if (!done.ok()) return done.error();
+  return std::move(out_);
+}
+
+void Session::reuse() {
+  store::Match match;
+  Loaded loaded;
+  // A tail may be replaced by a longer one between being found and being read: look again, once.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const double begin_ms = ms_since_start();
+    if (storing()) {
+      match = e_.store->match({e_.fingerprint, e_.numeric, e_.kv->shape(), r_.salt,
+                               std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
+    }
+    const double found_ms = ms_since_start();
+    plan::PrefillQuestion question{out_.n_prompt, match.n_token, match.n_strict,
+                                   e_.executor->grain(), e_.executor->n_token_max()};
+    plan_ = plan::plan_prefill(question);
+    const uint32_t n_wanted = plan_.n_reuse;
+    if (n_wanted > 0) {
+      const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, e_.kv.get()};
+      loaded = load_prefix(*e_.store, match, n_wanted, target, *e_.capture);
+      question.n_match = std::min(question.n_match, loaded.n_token);
+      question.n_match_strict = std::min(question.n_match_strict, loaded.n_token);
+      plan_ = plan::plan_prefill(question);
+    }
+    out_.lookup_ms += found_ms - begin_ms;
+    out_.load_ms += ms_since_start() - found_ms;
+    if (loaded.n_token == n_wanted) break;
+  }
+  if (storing()) collect_from(match, loaded);
+  out_.n_cached = plan_.n_reuse;
+  out_.n_cached_rounded = plan_.n_reuse > plan_.n_strict ? plan_.n_reuse - plan_.n_strict : 0;
+}
+
+// Chunks go on after the last one that is complete; a captured one is begun again, together with
+// what is computed.
+void Session::collect_from(const store::Match& match, const Loaded& loaded) {
+  Digest parent = kv::prefix_root(e_.fingerprint, r_.salt);
+  uint32_t pos = 0;
+  for (uint32_t i = 0; i < loaded.n_chunk - (loaded.captured ? 1 : 0); ++i) {
+    const store::MatchedChunk& m = match.chunks[i];
+    parent = m.chunk.id.prefix_key;
+    pos = m.pos_first + static_cast<uint32_t>(m.chunk.tokens->size());
+  }
+  const uint32_t n_inherited = loaded.n_token - pos;
+  // Where reuse had to end earlier than what was loaded, inside a chunk, nothing can be continued.
+  if (pos + n_inherited != plan_.n_reuse) return;
+  collector_.emplace(*e_.store, *e_.capture, *e_.tokenizer,
+                     ChunkOrigin{e_.fingerprint, e_.numeric, r_.salt}, e_.kv->shape());
+  collector_->start(pos, parent);
+  if (n_inherited > 0) {
+    const store::ChunkSummary& last = match.chunks[loaded.n_chunk - 1].chunk;
+    collector_->computed(n_inherited,
+                         last.compute_s * n_inherited / static_cast<double>(last.tokens->size()));
+  }
+}
+
+Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
+                           WantLogits want) {
+  std::vector<uint32_t> positions(tokens.size());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = pos + static_cast<uint32_t>(i);
+  LayerStep s;
+  s.layer_end = e_.model->params().n_layer;
+  s.tokens = tokens;
+  s.positions = positions;
+  s.numeric_class = numeric_class;
+  s.kv = e_.kv.get();
+  s.capture = collector_ ? e_.capture.get() : nullptr;
+  s.want_logits = want;
+  s.logits = &logits_;
+  s.cancel = r_.cancel;
+  const double begin_s = e_.clock.now_s();
+  HS_RETURN_IF_ERROR(e_.executor->run(s));
+  if (collector_) {
+    collector_->computed(static_cast<uint32_t>(tokens.size()),
+                         cost_s(numeric_class, tokens.size(), e_.clock.now_s() - begin_s));
+    collector_->emit(sequence_, plan_.n_strict);
+  }
+  return {};
+}
+
+// What prefilling these tokens would take: the price of losing them. Decoding, and a few tokens
+// alone, take far longer than the same tokens in a prompt.
+double Session::cost_s(NumericClass numeric_class, size_t n_token, double measured_s) {
+  constexpr size_t kTypicalSlice = 64;
+  if (numeric_class == NumericClass::kPrefill && n_token >= kTypicalSlice) {
+    e_.prefill_s_per_token = measured_s / static_cast<double>(n_token);
+  }
+  return e_.prefill_s_per_token > 0 ? e_.prefill_s_per_token * static_cast<double>(n_token)
+                                    : measured_s;
+}
+
+Result<void> Session::prefill() {
+  const double begin_ms = ms_since_start();
+  for (const plan::Slice& slice : plan_.slices) {
+    if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
+    const bool last = slice.end == out_.n_prompt;
+    HS_RETURN_IF_ERROR(step(std::span(r_.tokens).subspan(slice.first, slice.end - slice.first),
+                            slice.first, NumericClass::kPrefill,
+                            last && r_.n_predict > 0 ? WantLogits::kLast : WantLogits::kNone));
+    if (r_.progress) r_.progress("prefill", static_cast<double>(slice.end) / out_.n_prompt);
+  }
+  out_.compute_ms = ms_since_start() - begin_ms;
+  out_.ttft_ms = ms_since_start();
+  out_.prefill_tok_s = (out_.n_prompt - plan_.n_reuse) / (out_.compute_ms * 1e-3);
+  return {};
+}
+
+Result<void> Session::generate() {
+  Token token = sampler_->sample(logits_);
+  out_.ttft_ms = ms_since_start();
+  const double begin_s = e_.clock.now_s();
+  for (;;) {
+    if (e_.tokenizer->is_end(token)) {
+      out_.finish = FinishReason::kStop;
+      break;
+    }
+    out_.tokens.push_back(token);
+    if (!deliver(stream_.push(e_.tokenizer->piece(token))))
+      return Error{Code::kCancelled, "cancelled"};
+    if (stream_.stopped()) {
+      out_.finish = FinishReason::kStop;
+      break;
+    }
+    if (out_.tokens.size() >= r_.n_predict) break;
+    if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
+    const auto pos = static_cast<uint32_t>(sequence_.size());
+    sequence_.push_back(token);
+    HS_RETURN_IF_ERROR(step({&token, 1}, pos, NumericClass::kDecode, WantLogits::kLast));
+    token = sampler_->sample(logits_);
+  }
+  const double decode_s = e_.clock.now_s() - begin_s;
+  const size_t n_decoded = sequence_.size() - r_.tokens.size();
+  out_.decode_tok_s = n_decoded > 0 ? static_cast<double>(n_decoded) / decode_s : 0;
+  if (!deliver(stream_.finish())) return Error{Code::kCancelled, "cancelled"};
+  out_.text = stream_.text();
+  return {};
+}
+
+}  // namespace headstart::exec

@@ -1,0 +1,59 @@
+// exec/session.h: one request on its way through the engine.
+//
+// run() follows ARCHITECTURE.md's life of a prompt: reuse, prefill, generate, store.
+//
+//   threads  lives on the thread that computes; at most one at a time for each engine
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/chunk_collector.h"
+#include "exec/engine_parts.h"
+#include "exec/kv_loader.h"
+#include "exec/text_stream.h"
+#include "plan/prefill_plan.h"
+
+namespace headstart::exec {
+
+class Session {
+ public:
+  Session(EngineParts& engine, const CompletionRequest& request)
+      : e_(engine),
+        r_(request),
+        mode_(std::min(request.reuse.value_or(engine.options.reuse), store::ReuseMode::kExact)),
+        stream_(request.stop),
+        sequence_(request.tokens) {
+    out_.n_prompt = static_cast<uint32_t>(request.tokens.size());
+  }
+
+  Result<Completion> run();
+
+ private:
+  bool storing() const { return e_.store != nullptr && mode_ != store::ReuseMode::kOff; }
+  double ms_since_start() const { return (e_.clock.now_s() - start_s_) * 1e3; }
+  void reuse();
+  void collect_from(const store::Match& match, const Loaded& loaded);
+  Result<void> prefill();
+  Result<void> generate();
+  Result<void> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
+                    WantLogits want);
+  double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
+  bool deliver(const std::string& text) { return text.empty() || !r_.on_text || r_.on_text(text); }
+
+  EngineParts& e_;
+  const CompletionRequest& r_;
+  const store::ReuseMode mode_;
+  TextStream stream_;
+  std::vector<Token> sequence_;  // prompt and what was generated
+  std::optional<ChunkCollector> collector_;
+  plan::PrefillPlan plan_;
+  std::vector<float> logits_;
+  std::unique_ptr<model::Sampler> sampler_;
+  Completion out_;
+  double start_s_ = 0;
+};
+
+}  // namespace headstart::exec
