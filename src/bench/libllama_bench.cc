@@ -36,14 +36,20 @@ class Libllama {
     if (model_ != nullptr) llama_model_free(model_);
   }
   void clear() { llama_memory_clear(llama_get_memory(context_), true); }
-  void prefill(std::vector<Token> tokens) {
-    for (size_t i = 0; i < tokens.size(); i += kBatch) {
-      const size_t n = std::min<size_t>(kBatch, tokens.size() - i);
-      const int failed =
-          llama_decode(context_, llama_batch_get_one(tokens.data() + i, static_cast<int32_t>(n)));
-      HS_CHECK(failed == 0, "libllama decodes");
+  // One batch, logits of the last token only where it ends the prompt.
+  void step(std::span<const Token> tokens, uint32_t pos, bool last) {
+    llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 1);
+    batch.n_tokens = static_cast<int32_t>(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      batch.token[i] = tokens[i];
+      batch.pos[i] = static_cast<llama_pos>(pos + i);
+      batch.n_seq_id[i] = 1;
+      batch.seq_id[i][0] = 0;
+      batch.logits[i] = last && i + 1 == tokens.size();
     }
+    HS_CHECK(llama_decode(context_, batch) == 0, "libllama decodes");
     llama_synchronize(context_);
+    llama_batch_free(batch);
   }
 
  private:
@@ -69,18 +75,6 @@ class Ours {
     return o;
   }
   uint32_t n_vocab() const { return model_->params().n_vocab; }
-  void prefill(std::span<const Token> tokens) {
-    for (uint32_t i = 0; i < tokens.size(); i += kBatch) {
-      const auto n = std::min<uint32_t>(kBatch, static_cast<uint32_t>(tokens.size()) - i);
-      step(tokens.subspan(i, n), i, exec::NumericClass::kPrefill, i + n == tokens.size());
-    }
-  }
-  void decode(Token token, uint32_t pos) {
-    step({&token, 1}, pos, exec::NumericClass::kDecode, true);
-  }
-
- private:
-  Ours() = default;
   void step(std::span<const Token> tokens, uint32_t pos, exec::NumericClass numeric_class,
             bool last) {
     std::vector<uint32_t> positions(tokens.size());
@@ -97,6 +91,9 @@ class Ours {
     s.logits = &logits_;
     HS_CHECK(executor_->run(s).ok(), "the executor runs");
   }
+
+ private:
+  Ours() = default;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<exec::RopeTables> tables_;
   std::unique_ptr<exec::GgmlExecutor> executor_;
@@ -115,72 +112,84 @@ std::vector<Token> random_tokens(uint32_t n, uint32_t n_vocab) {
   return tokens;
 }
 
-// Alternates the two sides and turns their seconds into tokens per second.
-Row compare(const std::string& name, const std::filesystem::path& model, const BenchOptions& o,
-            uint32_t n_token, uint32_t n_repeat, const std::function<double()>& ours_s,
-            const std::function<double()>& theirs_s) {
-  std::vector<double> values, references;
-  for (uint32_t i = 0; i < n_repeat; ++i) {
-    // Which side goes first changes, so that a drift of the machine favours none.
-    const bool ours_first = i % 2 == 0;
-    const double a = ours_first ? ours_s() : 0, b = theirs_s(), c = ours_first ? a : ours_s();
-    values.push_back(n_token / c);
-    references.push_back(n_token / b);
+// Steps both sides through the same tokens, turn about, and adds up their seconds: whatever else
+// the machine does meets both alike.
+class Race {
+ public:
+  static Result<std::unique_ptr<Race>> open(const std::filesystem::path& model,
+                                            const BenchOptions& o) {
+    std::unique_ptr<Race> race(new Race(model, o));
+    HS_ASSIGN_OR_RETURN(race->theirs_, Libllama::open(model, o.n_threads));
+    HS_ASSIGN_OR_RETURN(race->ours_, Ours::open(model, o.n_threads));
+    return race;
   }
-  return paired_row(name, model, o.n_threads, std::string("tok/s ") + time_kind(o.n_threads),
-                    values, references);
-}
+
+  Row run(const std::string& name, uint32_t n_prefix, uint32_t n_token, uint32_t n_step,
+          uint32_t n_repeat) {
+    const auto tokens = random_tokens(n_prefix + n_token, ours_->n_vocab());
+    std::vector<double> values, references;
+    for (uint32_t i = 0; i < n_repeat; ++i) {
+      ours_s_ = theirs_s_ = 0;
+      theirs_->clear();
+      steps(std::span(tokens).first(n_prefix), 0, kBatch, false);
+      ours_s_ = theirs_s_ = 0;
+      steps(std::span(tokens).subspan(n_prefix), n_prefix, n_step, i % 2 == 1);
+      values.push_back(n_token / ours_s_);
+      references.push_back(n_token / theirs_s_);
+    }
+    return paired_row(name, model_, o_.n_threads, std::string("tok/s ") + time_kind(o_.n_threads),
+                      values, references);
+  }
+
+ private:
+  Race(const std::filesystem::path& model, const BenchOptions& o) : model_(model), o_(o) {}
+
+  void steps(std::span<const Token> tokens, uint32_t pos, uint32_t n_step, bool theirs_first) {
+    const auto numeric_class =
+        n_step == 1 ? exec::NumericClass::kDecode : exec::NumericClass::kPrefill;
+    for (uint32_t i = 0; i < tokens.size(); i += n_step) {
+      const auto part = tokens.subspan(i, std::min<size_t>(n_step, tokens.size() - i));
+      const bool last = n_step == 1 || i + part.size() == tokens.size();
+      auto ours = [&] {
+        ours_s_ +=
+            measure_s(o_.n_threads, [&] { ours_->step(part, pos + i, numeric_class, last); });
+      };
+      if (!theirs_first) ours();
+      theirs_s_ += measure_s(o_.n_threads, [&] { theirs_->step(part, pos + i, last); });
+      if (theirs_first) ours();
+    }
+  }
+
+  const std::filesystem::path model_;
+  const BenchOptions& o_;
+  std::unique_ptr<Libllama> theirs_;
+  std::unique_ptr<Ours> ours_;
+  double ours_s_ = 0, theirs_s_ = 0;
+};
 
 }  // namespace
 
 Result<std::vector<Row>> bench_prefill(const BenchOptions& o) {
   std::vector<Row> rows;
   for (const auto& path : o.models) {
-    HS_ASSIGN_OR_RETURN(const auto theirs, Libllama::open(path, o.n_threads));
-    HS_ASSIGN_OR_RETURN(const auto ours, Ours::open(path, o.n_threads));
+    HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
     for (const uint32_t n : {512u, 2048u}) {
-      const auto tokens = random_tokens(n, ours->n_vocab());
-      ours->prefill(
-          std::span(tokens).first(64));  // pages and caches are warm before the first pair
-      rows.push_back(compare(
-          "prefill " + std::to_string(n) + " tokens, against libllama", path, o, n,
-          o.n_repeat != 0 ? o.n_repeat
-          : n == 512      ? 7
-                          : 3,
-          [&] { return measure_s(o.n_threads, [&] { ours->prefill(tokens); }); },
-          [&] {
-            theirs->clear();
-            return measure_s(o.n_threads, [&] { theirs->prefill(tokens); });
-          }));
+      rows.push_back(race->run("prefill " + std::to_string(n) + " tokens, against libllama", 0, n,
+                               kBatch,
+                               o.n_repeat != 0 ? o.n_repeat
+                               : n == 512      ? 7
+                                               : 3));
     }
   }
   return rows;
 }
 
 Result<std::vector<Row>> bench_decode(const BenchOptions& o) {
-  constexpr uint32_t kDepth = 512, kTokens = 64;
   std::vector<Row> rows;
   for (const auto& path : o.models) {
-    HS_ASSIGN_OR_RETURN(const auto theirs, Libllama::open(path, o.n_threads));
-    HS_ASSIGN_OR_RETURN(const auto ours, Ours::open(path, o.n_threads));
-    const auto tokens = random_tokens(kDepth + kTokens, ours->n_vocab());
-    const std::vector<Token> prompt(tokens.begin(), tokens.begin() + kDepth);
-    ours->prefill(prompt);
-    std::vector<double> values, references;
-    for (uint32_t i = 0; i < (o.n_repeat != 0 ? o.n_repeat : 7); ++i) {
-      theirs->clear();
-      theirs->prefill(prompt);
-      // Token by token, so that whatever else the machine does meets both sides alike.
-      double ours_s = 0, theirs_s = 0;
-      for (uint32_t pos = kDepth; pos < kDepth + kTokens; ++pos) {
-        ours_s += measure_s(o.n_threads, [&] { ours->decode(tokens[pos], pos); });
-        theirs_s += measure_s(o.n_threads, [&] { theirs->prefill({tokens[pos]}); });
-      }
-      values.push_back(kTokens / ours_s);
-      references.push_back(kTokens / theirs_s);
-    }
-    rows.push_back(paired_row("decode 64 tokens after 512, against libllama", path, o.n_threads,
-                              std::string("tok/s ") + time_kind(o.n_threads), values, references));
+    HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
+    rows.push_back(race->run("decode 64 tokens after 512, against libllama", 512, 64, 1,
+                             o.n_repeat != 0 ? o.n_repeat : 7));
   }
   return rows;
 }
