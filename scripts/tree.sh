@@ -9,8 +9,11 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 build_tree() {
   need_packages build
   ensure_source
-  # The first configuring builds ggml and libllama into the cache that all checkouts share.
-  with_lock "$cache/deps/.lock" configure_tree "$1"
+  # The first configuring builds ggml and libllama into the cache that all checkouts share, once
+  # for each sanitizer and once for the presets without any.
+  local family=plain
+  [[ $1 != [at]san ]] || family=$1
+  with_lock "$cache/deps/.lock-$family" configure_tree "$1"
   with_lock "$root/build/.lock-$1" compile_tree "$1" "$2"
 }
 
