@@ -254,7 +254,6 @@ ApiError Server::Impl::ended_with(const Error& error) const {
 void Server::Impl::answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const {
   while (!ticket.finished()) {
     ticket.wait(kLookInterval);
-    if (stopped) return write_error(res, stopping());
     if (!http.client_alive()) {
       res.status = 499;  // nobody reads it; nginx's number for the metrics
       return;
@@ -293,17 +292,12 @@ bool Server::Impl::write_stream(Ticket& ticket, const AnswerHead& head, DataSink
   while (!ticket.finished()) {
     const std::string text = ticket.wait(kLookInterval);
     if (!text.empty() && !write(begin() + text_event(head, text))) return false;
-    if (stopped) break;
     if (!sink.is_writable()) return false;
     if (Steady::now() - written_at >= options.ping_interval && !write(kPing)) return false;
   }
-  if (!ticket.finished()) {
-    write(error_event(stopping()));
-  } else if (const auto& result = ticket.result(); !result.ok()) {
-    write(error_event(ended_with(result.error())));
-  } else if (!write(begin() + last_events(head, *result, ticket.queue_ms()))) {
-    return false;
-  }
+  const auto& result = ticket.result();
+  write(result.ok() ? begin() + last_events(head, *result, ticket.queue_ms())
+                    : error_event(ended_with(result.error())));
   sink.done();
   return true;
 }

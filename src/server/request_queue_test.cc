@@ -97,7 +97,7 @@ TEST_F(RequestQueueTest, RefusesBeyondItsBound) {
   EXPECT_EQ(refused.error().code, Code::kExhausted);
   model.step.open();
   model.start.add(1);
-  drain(*a);  // its place is free by the time its end is known
+  drain(*a);
   EXPECT_TRUE(queue.submit(request(5)).ok());
 }
 
