@@ -2,6 +2,8 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/fetch.sh"
 
+# Another checkout of the same source finds its objects in ccache.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 
 # build_tree PRESET TARGET: tests are always part of the configuration, so that `build` and `test`
