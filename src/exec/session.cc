@@ -8,7 +8,7 @@ Result<Completion> Session::run() {
   start_s_ = e_.clock.now_s();
   HS_ASSIGN_OR_RETURN(sampler_, model::Sampler::open(r_.sampling, e_.tokenizer->vocab()));
   for (Token t : r_.tokens) sampler_->accept(t);
-  e_.tables->reserve(out_.n_prompt + r_.n_predict);
+  e_.tables->reserve(out_.n_prompt);  // decoding makes the others as it goes
   reuse();
   auto done = prefill();
   if (done.ok() && r_.n_predict > 0) done = generate();

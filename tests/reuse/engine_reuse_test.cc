@@ -384,6 +384,25 @@ TEST(Reuse, PromptOverTheContextIsRefused) {
   EXPECT_TRUE(engine->complete(r).ok());
 }
 
+TEST(Reuse, RequestThatNeedsMoreMemoryThanThereIsIsRefused) {
+  TinyModel model = tiny_model("llama");
+  model.n_layer = 48;
+  model.n_head_kv = model.n_head;
+  Bed bed(model);
+  EngineOptions o = bed.options();
+  o.n_ctx = 1u << 24;  // 400 GiB of K,V if it were used
+  const auto engine = Bed::open(o);
+  CompletionRequest r;
+  r.tokens = random_prompt(40, 120);
+  r.n_predict = (1u << 24) - 40;
+  const auto refused = engine->complete(r);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kExhausted);
+  EXPECT_NE(refused.error().message.find("q8_0"), std::string::npos);  // says what to change
+  r.n_predict = 4;
+  EXPECT_TRUE(engine->complete(r).ok());
+}
+
 TEST(Reuse, AHundredPromptsOfARealModelAnswerTheSame) {
   const auto path = model_path(RealModel::kSmolLm2);
   ASSERT_TRUE(path.ok()) << path.error().message;
