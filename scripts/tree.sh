@@ -11,31 +11,29 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 build_tree() {
   need_packages build
   ensure_source
-  # The first configuring builds ggml and libllama into the cache that all checkouts share, once
-  # for each sanitizer and once for the presets without any.
-  local family=plain
-  [[ $1 != [at]san ]] || family=$1
-  with_lock "$cache/deps/.lock-$family" configure_tree "$1"
-  with_lock "$root/build/.lock-$1" compile_tree "$1" "$2"
+  with_lock "$root/build/.lock-$1" configure_and_compile "$1" "$2"
 }
 
-configure_tree() {
-  local log="$root/build/configure-$1.log"
-  mkdir -p "$root/build"
+configure_and_compile() {
+  local preset=$1 target=$2
   cd "$root" || exit
-  if [[ ! -f build/$1/build.ninja ]]; then
-    say "configuring $1 (ggml and libllama are built now unless the cache has them: some minutes)"
-    log=/dev/stderr
+  if [[ -f build/$preset/build.ninja ]]; then
+    configure "$preset" >"build/configure-$preset.log" 2>&1 || {
+      cat "build/configure-$preset.log" >&2
+      configure_failed "$preset"
+    }
+  else
+    say "configuring $preset; ggml and libllama are built now unless the cache has them: some minutes"
+    configure "$preset" >&2 || configure_failed "$preset"
   fi
-  sanitizer_safe "$1" cmake --preset "$1" >"$log" 2>&1 || {
-    [[ $log == /dev/stderr ]] || cat "$log" >&2
-    die "cmake could not configure $1 (see above); after a change of compiler try ./run clean first"
-  }
+  sanitizer_safe "$preset" cmake --build "build/$preset" --target "$target" >&2 ||
+    die "the build of $preset failed (see above)"
 }
 
-compile_tree() {
-  sanitizer_safe "$1" cmake --build "$root/build/$1" --target "$2" >&2 ||
-    die "the build of $1 failed (see above)"
+configure() { sanitizer_safe "$1" cmake --preset "$1"; }
+
+configure_failed() {
+  die "cmake could not configure $1 (see above); after a change of compiler try ./run clean first"
 }
 
 # sanitizer_safe PRESET COMMAND...: the sanitizers of this compiler's age lose their shadow memory
