@@ -79,7 +79,7 @@ class Ours {
             bool last) {
     std::vector<uint32_t> positions(tokens.size());
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = pos + static_cast<uint32_t>(i);
-    capture_->restart(pos);
+    capture_->set_start(pos);
     exec::LayerStep s;
     s.layer_end = model_->params().n_layer;
     s.tokens = tokens;

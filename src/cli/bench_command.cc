@@ -12,6 +12,9 @@ struct BenchFlags {
 };
 
 Result<void> run(const BenchFlags& flags) {
+  if (flags.options.n_threads < 1 || flags.options.n_threads > 512) {
+    return Error{Code::kInvalidArgument, "-t: use 1 to 512 threads"};
+  }
   std::string names;
   for (const bench::Bench& b : bench::all_benches()) {
     if (b.name == flags.name) {

@@ -11,7 +11,6 @@ namespace {
 
 struct CacheFlags {
   std::string cache_dir;
-  std::string cache_disk = "4G";
   bool json = false;
 };
 
@@ -21,14 +20,12 @@ Result<void> stats(store::DiskTier& tier, const std::filesystem::path& dir, bool
     nlohmann::ordered_json out = {{"dir", dir.string()},
                                   {"n_chunk", s.n_chunk},
                                   {"size_bytes", s.size_bytes},
-                                  {"budget_bytes", s.budget_bytes},
                                   {"n_corrupt", s.n_corrupt}};
     std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%s: %llu chunks, %.1f MiB of %.1f MiB\n", dir.c_str(),
+    std::printf("%s: %llu chunks, %.1f MiB\n", dir.c_str(),
                 static_cast<unsigned long long>(s.n_chunk),
-                static_cast<double>(s.size_bytes) / 0x1p20,
-                static_cast<double>(s.budget_bytes) / 0x1p20);
+                static_cast<double>(s.size_bytes) / 0x1p20);
   }
   return {};
 }
@@ -45,10 +42,13 @@ Result<void> verify(store::DiskTier& tier) {
 
 Result<void> run(const CacheFlags& flags, const std::string& what) {
   HS_ASSIGN_OR_RETURN(const auto dir, resolve_cache_dir(flags.cache_dir));
-  HS_ASSIGN_OR_RETURN(const uint64_t budget, parse_size(flags.cache_disk, "--cache-disk"));
   PosixDisk disk;
   SystemClock clock;
-  HS_ASSIGN_OR_RETURN(const auto tier, store::DiskTier::open(dir, budget, disk, clock));
+  if (!std::filesystem::is_directory(dir)) {
+    return Error{Code::kNotFound, "there is no store in " + dir.string() + "; pass --cache-dir"};
+  }
+  // Looking must not evict: the store may have been made with a larger budget than this one's.
+  HS_ASSIGN_OR_RETURN(const auto tier, store::DiskTier::open(dir, UINT64_MAX, disk, clock));
   if (what == "stats") return stats(*tier, dir, flags.json);
   if (what == "verify") return verify(*tier);
   const uint64_t n_chunk = tier->stats().n_chunk;
@@ -63,7 +63,6 @@ Command add_cache(CLI::App& app) {
   auto flags = std::make_shared<CacheFlags>();
   app.require_subcommand(1);
   app.add_option("--cache-dir", flags->cache_dir, "folder (default ~/.cache/headstart/kv)");
-  app.add_option("--cache-disk", flags->cache_disk, "most bytes on disk, e.g. 512M or 4G");
   app.add_subcommand("stats", "how much is stored")->add_flag("--json", flags->json, "as JSON");
   app.add_subcommand("verify", "read every chunk, drop the damaged ones");
   app.add_subcommand("clear", "remove every chunk");

@@ -54,12 +54,12 @@ Result<std::filesystem::path> resolve_cache_dir(const std::string& flag) {
 Result<exec::EngineOptions> EngineFlags::resolve() const {
   exec::EngineOptions o = options;
   o.model_path = model;
+  if (reuse != "off" && reuse != "strict" && reuse != "exact") {
+    return Error{Code::kInvalidArgument, "--reuse: use off, strict or exact, not '" + reuse + "'"};
+  }
   if (reuse == "off" || no_cache) {
     o.reuse = store::ReuseMode::kOff;
     return o;
-  }
-  if (reuse != "strict" && reuse != "exact") {
-    return Error{Code::kInvalidArgument, "--reuse: use off, strict or exact, not '" + reuse + "'"};
   }
   o.reuse = reuse == "strict" ? store::ReuseMode::kStrict : store::ReuseMode::kExact;
   HS_ASSIGN_OR_RETURN(o.cache_dir, resolve_cache_dir(cache_dir));

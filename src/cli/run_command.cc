@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
@@ -13,11 +14,11 @@
 namespace headstart::cli {
 namespace {
 
-constexpr size_t kPromptBytesMax = size_t{64} << 20;
+constexpr size_t kPromptBytesMax = model::kTextBytesMax;
 
 struct RunFlags {
   EngineFlags engine;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::vector<std::string> files;
   std::vector<std::string> stops;
   uint32_t n_predict = 128;
@@ -49,8 +50,11 @@ Result<std::string> read_prompt(const RunFlags& flags) {
     HS_ASSIGN_OR_RETURN(const std::string part, read_all(in, file));
     text += part;
   }
-  text += flags.prompt;
-  if (!flags.files.empty() || !flags.prompt.empty()) return text;
+  text += flags.prompt.value_or("");
+  if (text.size() > kPromptBytesMax) {
+    return Error{Code::kInvalidArgument, "the prompt is larger than 64 MiB; that is no prompt"};
+  }
+  if (!flags.files.empty() || flags.prompt) return text;
   if (::isatty(STDIN_FILENO) == 1) {
     return Error{Code::kInvalidArgument,
                  "no prompt: give -p TEXT, -f FILE, or text on standard input"};
@@ -76,6 +80,11 @@ void print_json(const exec::Completion& c) {
   std::printf("%s\n", out.dump().c_str());
 }
 
+Result<void> flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
+  return Error{Code::kIo, "cannot write the answer to standard output"};
+}
+
 Result<void> run(const RunFlags& flags) {
   HS_ASSIGN_OR_RETURN(const std::string prompt, read_prompt(flags));
   HS_ASSIGN_OR_RETURN(const exec::EngineOptions options, flags.engine.resolve());
@@ -88,7 +97,7 @@ Result<void> run(const RunFlags& flags) {
     HS_ASSIGN_OR_RETURN(const std::string text, engine->chat_template().render({{"user", prompt}}));
     request.tokens = engine->tokenizer().encode(text, true, true);
   } else {
-    request.tokens = engine->tokenizer().encode(prompt, true, false);
+    request.tokens = engine->tokenizer().encode(prompt, true, true);  // as llama.cpp's -p
   }
   request.n_predict = flags.n_predict;
   request.sampling = flags.sampling;
@@ -107,9 +116,10 @@ Result<void> run(const RunFlags& flags) {
   bar.wipe();
   if (flags.json) {
     print_json(c);
-    return {};
+    return flush_output();
   }
   std::printf("\n");
+  HS_RETURN_IF_ERROR(flush_output());
   if (::isatty(STDERR_FILENO) == 1) {
     std::fprintf(stderr,
                  "%u prompt tokens, %u reused · first token after %.0f ms · %.1f tokens/s\n",

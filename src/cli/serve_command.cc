@@ -1,4 +1,7 @@
 // headstart serve: listens at once, loads the model, answers until SIGTERM or SIGINT.
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <thread>
@@ -18,18 +21,24 @@ struct ServeFlags {
   server::ServerOptions server;
 };
 
-// Waits for SIGTERM or SIGINT on a thread of its own and stops the server.
+// Waits for SIGTERM or SIGINT on a thread of its own: the first stops the server, a second, while
+// a model is still loading, say, ends the process.
 class StopOnSignal {
  public:
   explicit StopOnSignal(server::Server& server) {
-    thread_ = std::thread([&server] {
-      int signal = 0;
+    thread_ = std::thread([this, &server] {
       const sigset_t set = signals();
-      ::sigwait(&set, &signal);
-      server.stop();
+      for (int n_signal = 1;; ++n_signal) {
+        int signal = 0;
+        ::sigwait(&set, &signal);
+        if (closing_) return;
+        if (n_signal > 1) ::_exit(128 + signal);
+        server.stop();
+      }
     });
   }
   ~StopOnSignal() {
+    closing_ = true;
     ::pthread_kill(thread_.native_handle(), SIGTERM);  // it may still be waiting
     thread_.join();
   }
@@ -42,6 +51,34 @@ class StopOnSignal {
   }
 
  private:
+  std::atomic<bool> closing_ = false;
+  std::thread thread_;
+};
+
+// Runs the server on a thread; stops and joins it however the scope is left.
+class Serving {
+ public:
+  explicit Serving(server::Server& server) : server_(server) {
+    thread_ = std::thread([this] {
+      try {
+        result_ = server_.run();
+      } catch (const std::exception& e) {
+        result_ = Error{Code::kIo, e.what()};
+      }
+    });
+  }
+  ~Serving() {
+    server_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  Result<void> wait() {
+    thread_.join();
+    return result_;
+  }
+
+ private:
+  server::Server& server_;
+  Result<void> result_;
   std::thread thread_;
 };
 
@@ -52,27 +89,17 @@ Result<void> run(const ServeFlags& flags) {
   std::unique_ptr<exec::Engine> engine;         // outlives the server
   std::unique_ptr<server::EngineCompleter> completer;
   HS_ASSIGN_OR_RETURN(const auto server, server::Server::open(flags.server));
-  Result<void> served;
-  std::thread serving([&] { served = server->run(); });
+  Serving serving(*server);
   StopOnSignal stop_on_signal(*server);
   std::fprintf(stderr, "listening on http://%s:%u\n", flags.server.host.c_str(), server->port());
-
-  Result<void> opened;
   {
     ProgressBar bar;
-    auto result = exec::Engine::open(options, bar.fn());
-    if (result.ok()) {
-      engine = *std::move(result);
-      completer = std::make_unique<server::EngineCompleter>(*engine);
-      server->set_ready(*completer);
-    } else {
-      opened = result.error();
-      server->stop();
-    }
+    HS_ASSIGN_OR_RETURN(engine, exec::Engine::open(options, bar.fn()));
   }
-  if (opened.ok()) std::fprintf(stderr, "%s is ready\n", engine->model_name().c_str());
-  serving.join();
-  return opened.ok() ? served : opened;
+  completer = std::make_unique<server::EngineCompleter>(*engine);
+  server->set_ready(*completer);
+  std::fprintf(stderr, "%s is ready\n", engine->model_name().c_str());
+  return serving.wait();
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ void ChunkCollector::start(uint32_t pos, const Digest& parent_key) {
   parent_key_ = parent_key;
   token_s_.clear();
   broken_ = false;
-  capture_.restart(pos);
+  capture_.set_start(pos);
 }
 
 void ChunkCollector::computed(uint32_t n_token, double seconds) {

@@ -18,9 +18,9 @@ namespace {
 constexpr uint32_t kContextMax = 1u << 24;
 constexpr size_t kSaltBytesMax = 256;
 constexpr size_t kStopsMax = 16;
-// Chunks that wait for the background writer. A prompt produces some MB a second, a disk takes
-// hundreds: it fills only when the disk hangs, and then storing is given up, not computing.
-constexpr uint64_t kStoreQueueBytesMax = uint64_t{256} << 20;
+// Chunks that wait for the background writer: at least this, and two batches. It fills only when
+// the disk is slower than computing, and then storing is given up, not computing.
+constexpr uint64_t kStoreQueueBytesMin = uint64_t{256} << 20;
 
 uint32_t pad_to(uint32_t n, uint32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -37,7 +37,7 @@ struct Engine::Impl : EngineParts {
   EngineStats stats;
 
   Result<void> open(const ProgressFn& progress);
-  Result<void> open_store();
+  Result<void> open_store(const ProgressFn& progress);
   Result<void> check(const CompletionRequest& request) const;
   Result<void> check_memory(uint32_t n_token) const;
 };
@@ -78,17 +78,31 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                 .update(executor->identity() + "/k=" + options.cache_type_k +
                         "/v=" + options.cache_type_v + "/attention=dense")
                 .finish();
-  return open_store();
+  return open_store(progress);
 }
 
-Result<void> Engine::Impl::open_store() {
+Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
   if (options.reuse == store::ReuseMode::kOff ||
       (!options.cache_dir && options.ram_budget_bytes == 0)) {
     return {};
   }
+  const uint32_t n_capture = options.n_batch + kv::kChunkTokensMax;
+  const uint64_t capture_bytes = n_capture * kv->shape().bytes_per_token();
+  if (kv->shape().bytes_per_token() * kv::kChunkTokensMax + kv::kHeaderBytesMax >
+      kv::kChunkBytesMax) {
+    return Error{Code::kUnsupported,
+                 "this model's KV cache is too large to be stored; use --no-cache"};
+  }
+  if (capture_bytes > available_memory_bytes()) {
+    return Error{Code::kExhausted, "storing needs a window of " + mib(capture_bytes) +
+                                       "; use a smaller -b, or --no-cache"};
+  }
   std::filesystem::path digests;
   if (auto home = cache_home(); home.ok()) digests = *home / "fingerprints";
-  HS_ASSIGN_OR_RETURN(fingerprint, model::fingerprint(options.model_path, digests));
+  HS_ASSIGN_OR_RETURN(fingerprint,
+                      model::fingerprint(options.model_path, digests, [&](double done) {
+                        if (progress) progress("hash", done);
+                      }));
   std::vector<std::unique_ptr<store::Tier>> tiers;
   if (options.ram_budget_bytes > 0) {
     tiers.push_back(std::make_unique<store::RamTier>(options.ram_budget_bytes));
@@ -98,13 +112,15 @@ Result<void> Engine::Impl::open_store() {
                                                          options.disk_budget_bytes, disk, clock));
     tiers.push_back(std::move(tier));
   }
-  store = std::make_unique<store::Store>(std::move(tiers), kStoreQueueBytesMax);
-  capture = std::make_unique<kv::Capture>(kv->shape(), options.n_batch + kv::kChunkTokensMax);
+  store = std::make_unique<store::Store>(std::move(tiers),
+                                         std::max(kStoreQueueBytesMin, 2 * capture_bytes));
+  capture = std::make_unique<kv::Capture>(kv->shape(), n_capture);
   return {};
 }
 
 Result<void> Engine::Impl::check(const CompletionRequest& r) const {
-  if (r.tokens.empty()) return Error{Code::kInvalidArgument, "the prompt is empty"};
+  if (r.tokens.empty())
+    return Error{Code::kInvalidArgument, "the prompt is empty; give it at least one token of text"};
   const uint64_t n_token = r.tokens.size() + uint64_t{r.n_predict};
   if (n_token > options.n_ctx) {
     return Error{Code::kInvalidArgument,
@@ -130,7 +146,8 @@ Result<void> Engine::Impl::check(const CompletionRequest& r) const {
 // What the run will take beyond what the process already holds, an upper estimate.
 Result<void> Engine::Impl::check_memory(uint32_t n_token) const {
   const model::ModelParams& p = model->params();
-  const uint64_t kv_bytes = kv->bytes_for(n_token);
+  const uint64_t kv_bytes =
+      kv->bytes_for(n_token) - kv->bytes_for(std::min(n_token, n_token_resident));
   const uint64_t row_floats = uint64_t{p.d_model} * 4 + uint64_t{p.n_ff} * 2 +
                               uint64_t{p.n_head} * p.d_head_k * 3 + n_token;
   const uint64_t work_bytes =
@@ -157,6 +174,10 @@ Engine::~Engine() = default;
 Result<Completion> Engine::complete(const CompletionRequest& request) {
   std::lock_guard lock(impl_->busy);
   HS_RETURN_IF_ERROR(impl_->check(request));
+  // Pages beyond this request's end are given back, those before it are used again.
+  const auto n_token = static_cast<uint32_t>(request.tokens.size()) + request.n_predict;
+  if (impl_->n_token_resident > n_token) impl_->kv->release(n_token);
+  impl_->n_token_resident = n_token;
   auto completion = Session(*impl_, request).run();
   std::lock_guard stats_lock(impl_->stats_mutex);
   EngineStats& s = impl_->stats;

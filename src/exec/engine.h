@@ -40,7 +40,7 @@ struct EngineOptions {
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
   uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier
-  store::ReuseMode reuse = store::ReuseMode::kExact;  // most that a request may ask for by default
+  store::ReuseMode reuse = store::ReuseMode::kExact;  // of a request that does not say
 };
 
 // Share of `phase` that is done, 0 to 1. Called from the computing thread.

@@ -34,6 +34,7 @@ struct EngineParts {
   std::unique_ptr<store::Store> store;   // null where nothing is reused
   Digest fingerprint{};
   Digest numeric{};
+  uint32_t n_token_resident = 0;   // tokens whose pages of `kv` earlier requests have taken
   double prefill_s_per_token = 0;  // of the newest slice of typical size
   std::mutex busy;                 // one request at a time
 };

@@ -45,7 +45,8 @@ GgmlGraph::Shape GgmlGraph::shape_of(const LayerStep& step) const {
           .hidden = step.hidden != nullptr,
           .kv = step.kv->mapping().data(),
           .type_k = step.kv->type(kv::Part::kKey),
-          .type_v = step.kv->type(kv::Part::kValue)};
+          .type_v = step.kv->type(kv::Part::kValue),
+          .n_ctx = step.kv->n_ctx()};
 }
 
 bool GgmlGraph::fits(const LayerStep& step) const { return shape_of(step) == shape_; }

@@ -70,6 +70,7 @@ class GgmlGraph final : public model::LayerGraph {
     bool hidden;
     const std::byte* kv;  // where the live cache lies, and what its rows are
     kv::LiveType type_k, type_v;
+    uint32_t n_ctx;
     bool operator==(const Shape&) const = default;
   };
   Shape shape_of(const LayerStep& step) const;

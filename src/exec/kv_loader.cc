@@ -81,7 +81,7 @@ Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_re
     const bool whole = n_use == matched.chunk.tokens->size();
     const bool ends_here = matched.pos_first + n_use == n_reuse;
     const bool captured = ends_here && (!whole || (matched.chunk.flags & kv::kFlagTail) != 0);
-    if (captured) capture.restart(matched.pos_first);
+    if (captured) capture.set_start(matched.pos_first);
     LiveKvSink sink(target, matched, n_use, captured ? &capture : nullptr);
     for (const store::CellRange& range :
          wanted_layers(*target.params, matched.pos_first + n_use, n_reuse)) {

@@ -30,7 +30,7 @@ struct Loaded {
 };
 
 // Loads the first n_reuse tokens of `match`, in order of position. A last chunk that is used in
-// part, or that is a tail, is also put into `capture` (restarted at the chunk's start): it will be
+// part, or that is a tail, is also put into `capture` (started at the chunk's start): it will be
 // stored again as a part of a longer one. Stops before a chunk that has vanished or is damaged;
 // the tokens from there on must be computed.
 Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_reuse,

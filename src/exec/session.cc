@@ -21,28 +21,29 @@ Result<Completion> Session::run() {
 void Session::reuse() {
   store::Match match;
   Loaded loaded;
-  // A tail may be replaced by a longer one between being found and being read: look again, once.
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  // A tail may be replaced by a longer one between being found and being read, a file may be
+  // damaged: look again a few times, then compute.
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const double begin_ms = ms_since_start();
-    if (storing()) {
+    loaded = {};
+    match = {};
+    if (storing() && attempt + 1 < kAttempts) {
       match = e_.store->match({e_.fingerprint, e_.numeric, e_.kv->shape(), r_.salt,
                                std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
     }
     const double found_ms = ms_since_start();
-    plan::PrefillQuestion question{out_.n_prompt, match.n_token, match.n_strict,
-                                   e_.executor->grain(), e_.executor->n_token_max()};
-    plan_ = plan::plan_prefill(question);
-    const uint32_t n_wanted = plan_.n_reuse;
-    if (n_wanted > 0) {
+    plan_ = plan::plan_prefill({out_.n_prompt, match.n_token, match.n_strict, e_.executor->grain(),
+                                e_.executor->n_token_max()});
+    if (plan_.n_reuse > 0) {
       const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, e_.kv.get()};
-      loaded = load_prefix(*e_.store, match, n_wanted, target, *e_.capture);
-      question.n_match = std::min(question.n_match, loaded.n_token);
-      question.n_match_strict = std::min(question.n_match_strict, loaded.n_token);
-      plan_ = plan::plan_prefill(question);
+      loaded = load_prefix(*e_.store, match, plan_.n_reuse, target, *e_.capture);
     }
     out_.lookup_ms += found_ms - begin_ms;
     out_.load_ms += ms_since_start() - found_ms;
-    if (loaded.n_token == n_wanted) break;
+    // Anything less than planned is of no use: which cells a sliding window needs depends on where
+    // reuse ends. The chunk that failed is gone from its tier, so the next match ends before it.
+    if (loaded.n_token == plan_.n_reuse) break;
   }
   if (storing()) collect_from(match, loaded);
   out_.n_cached = plan_.n_reuse;

@@ -23,7 +23,7 @@ class Session {
   Session(EngineParts& engine, const CompletionRequest& request)
       : e_(engine),
         r_(request),
-        mode_(std::min(request.reuse.value_or(engine.options.reuse), store::ReuseMode::kExact)),
+        mode_(request.reuse.value_or(engine.options.reuse)),
         stream_(request.stop),
         sequence_(request.tokens) {
     out_.n_prompt = static_cast<uint32_t>(request.tokens.size());

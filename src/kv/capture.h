@@ -21,8 +21,9 @@ class Capture {
 
   uint32_t capacity() const { return capacity_; }  // tokens
   uint32_t pos_first() const { return pos_first_; }
-  // Forgets everything; the window now starts at `pos`.
-  void restart(uint32_t pos) { pos_first_ = pos; }
+  // The window starts at `pos` from now on. Rows stay where they lie: with the position that it
+  // had, they are still there.
+  void set_start(uint32_t pos) { pos_first_ = pos; }
   bool holds(uint32_t pos) const { return pos >= pos_first_ && pos - pos_first_ < capacity_; }
   Half* row(uint32_t layer, Part part, uint32_t pos);  // CHECKs holds(pos)
 

@@ -98,7 +98,7 @@ TEST(LiveKv, MemoryComesWithUseAndGoesWithRelease) {
 
 TEST(Capture, SlidesAndCopiesOut) {
   Capture capture(kShape, 10);
-  capture.restart(100);
+  capture.set_start(100);
   for (uint32_t pos = 100; pos < 110; ++pos) {
     for (uint32_t layer = 0; layer < 3; ++layer) {
       for (Part part : {Part::kKey, Part::kValue}) {

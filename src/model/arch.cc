@@ -17,6 +17,7 @@ std::array<const Arch*, 4> all_archs() {
 constexpr uint32_t kLayersMax = 1024;
 constexpr uint32_t kDimMax = 1u << 20;
 constexpr uint32_t kContextMax = 1u << 24;
+constexpr uint32_t kHeadSizeMax = 1024;
 
 class Reader {
  public:
@@ -115,13 +116,17 @@ Result<ModelParams> read_params(const GgufFile& gguf, const Arch& arch) {
   p.n_ctx_train = read.required("context_length", kContextMax);
   p.n_head = read.required("attention.head_count", kLayersMax);
   p.n_head_kv = read.u32("attention.head_count_kv", p.n_head, kLayersMax);
-  p.d_head_k = read.u32("attention.key_length", p.d_model / p.n_head, 1024);
-  p.d_head_v = read.u32("attention.value_length", p.d_model / p.n_head, 1024);
+  p.d_head_k = read.u32("attention.key_length", p.d_model / p.n_head, kHeadSizeMax);
+  p.d_head_v = read.u32("attention.value_length", p.d_model / p.n_head, kHeadSizeMax);
   p.norm_eps = read.f32("attention.layer_norm_rms_epsilon", 1e-5f);
   p.attention_scale = 1.0f / std::sqrt(static_cast<float>(p.d_head_k));
   p.windowed.assign(p.n_layer, false);
   read_rope(gguf, read, p);
   if (read.error()) return *read.error();
+  if (p.d_head_k == 0 || p.d_head_k > kHeadSizeMax || p.d_head_v > kHeadSizeMax ||
+      p.norm_eps < 0.0f) {
+    return Error{Code::kCorrupt, gguf.path().string() + ": head size or norm epsilon out of range"};
+  }
   if (p.n_head % p.n_head_kv != 0 || p.d_head_k != p.d_head_v) {
     return Error{Code::kUnsupported, gguf.path().string() + ": " + std::to_string(p.n_head) + "/" +
                                          std::to_string(p.n_head_kv) +

@@ -10,6 +10,7 @@ namespace headstart::model {
 namespace {
 
 constexpr uint32_t kLayers27B = 62;
+constexpr uint32_t kWindowMax = 1u << 24;
 constexpr uint32_t kPatternDefault = 6;  // every sixth layer sees everything
 
 class Gemma3Arch final : public Arch {
@@ -26,6 +27,9 @@ class Gemma3Arch final : public Arch {
     HS_ASSIGN_OR_RETURN(const auto window, gguf.u32("gemma3.attention.sliding_window"));
     p.n_window = window.value_or(0);
     if (p.n_window == 0) return {};
+    if (p.n_window > kWindowMax) {
+      return Error{Code::kCorrupt, gguf.path().string() + ": the sliding window is out of range"};
+    }
 
     HS_ASSIGN_OR_RETURN(const auto base, gguf.f32("gemma3.rope.freq_base_swa"));
     // Windowed layers are not scaled: their positions never exceed the window by much.

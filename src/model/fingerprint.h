@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 
 #include "base/hash.h"
 #include "base/result.h"
@@ -12,8 +13,9 @@
 namespace headstart::model {
 
 // `cache_dir` keeps the digests (created if needed); empty: always hash. A cache that cannot be
-// read or written is ignored. Errors: kIo.
+// read or written is ignored. `progress` hears the share hashed; may be empty. Errors: kIo.
 Result<Digest> fingerprint(const std::filesystem::path& gguf,
-                           const std::filesystem::path& cache_dir);
+                           const std::filesystem::path& cache_dir,
+                           const std::function<void(double)>& progress = {});
 
 }  // namespace headstart::model

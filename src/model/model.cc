@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <ggml-backend.h>
+#include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <map>
@@ -71,6 +72,11 @@ Result<ggml_tensor*> Model::take(const std::string& name, int64_t n_out, int64_t
   if (!shape_ok || (n_out == 0 && t->type != GGML_TYPE_F32)) {
     return Error{Code::kCorrupt, path().string() + ": the tensor " + name +
                                      " has a shape or type that its parameters exclude"};
+  }
+  if (n_out != 0 && ggml_get_type_traits_cpu(t->type)->vec_dot == nullptr) {
+    return Error{Code::kUnsupported, path().string() + ": the tensor " + name + " has type " +
+                                         ggml_type_name(t->type) +
+                                         ", which the CPU cannot multiply"};
   }
   placements_.push_back({t, gguf_->data(t), n_out != 0});
   return t;

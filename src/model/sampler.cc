@@ -62,7 +62,8 @@ Result<std::unique_ptr<Sampler>> Sampler::open(const SamplingOptions& o, const l
     if (o.top_p < 1.0f) add(llama_sampler_init_top_p(o.top_p, 1));
     if (o.min_p > 0.0f) add(llama_sampler_init_min_p(o.min_p, 1));
     add(llama_sampler_init_temp(o.temperature));
-    add(llama_sampler_init_dist(o.seed));
+    // libllama takes its largest seed for "draw one"; ours is a seed like any other.
+    add(llama_sampler_init_dist(o.seed == LLAMA_DEFAULT_SEED ? 0x5eedu : o.seed));
   }
   const bool plain_greedy = o.temperature == 0.0f && !penalised && o.logit_bias.empty();
   return std::unique_ptr<Sampler>(new Sampler(chain, plain_greedy));

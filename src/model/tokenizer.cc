@@ -33,7 +33,11 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::filesystem::path& 
   params.vocab_only = true;
   try {
     llama_model* model = llama_model_load_from_file(gguf.c_str(), params);
-    if (model != nullptr) return std::unique_ptr<Tokenizer>(new Tokenizer(model));
+    if (model != nullptr &&
+        llama_vocab_type(llama_model_get_vocab(model)) != LLAMA_VOCAB_TYPE_NONE) {
+      return std::unique_ptr<Tokenizer>(new Tokenizer(model));
+    }
+    if (model != nullptr) llama_model_free(model);
   } catch (const std::exception& e) {
     return Error{Code::kUnsupported, gguf.string() + ": " + e.what()};
   }
@@ -52,11 +56,18 @@ Tokenizer::~Tokenizer() { llama_model_free(model_); }
 
 std::vector<Token> Tokenizer::encode(std::string_view text, bool add_special,
                                      bool parse_special) const {
+  HS_CHECK(text.size() <= kTextBytesMax, "a text within the stated limit");
   std::vector<Token> tokens(text.size() + 8);
-  const int32_t n =
-      llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                     static_cast<int32_t>(tokens.size()), add_special, parse_special);
-  HS_CHECK(n >= 0, "a text has at most one token a byte, and the special ones");
+  auto fill = [&] {
+    return llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
+                          static_cast<int32_t>(tokens.size()), add_special, parse_special);
+  };
+  int32_t n = fill();
+  if (n < 0) {  // more tokens than bytes: invalid UTF-8 becomes several tokens a byte
+    tokens.resize(static_cast<size_t>(-int64_t{n}));
+    n = fill();
+  }
+  HS_CHECK(n >= 0, "the second buffer is as large as the first call asked for");
   tokens.resize(static_cast<size_t>(n));
   // A template may write BOS itself; one is enough (parse_special made the second a token).
   const Token bos = llama_vocab_bos(vocab_);

@@ -18,6 +18,8 @@ struct llama_vocab;
 
 namespace headstart::model {
 
+inline constexpr size_t kTextBytesMax = size_t{64} << 20;  // of one encode()
+
 class Tokenizer {
  public:
   // Loads vocabulary and metadata only, no weights. Errors: kIo, kUnsupported.
@@ -26,6 +28,7 @@ class Tokenizer {
 
   // `add_special` puts BOS (and what else the model asks for) in front, unless the text already
   // begins with it; `parse_special` reads <|…|> markers as single tokens (rendered templates).
+  // CHECKs kTextBytesMax.
   std::vector<Token> encode(std::string_view text, bool add_special, bool parse_special) const;
   // The bytes of one token; may be a part of a UTF-8 sequence. Control tokens give nothing.
   std::string piece(Token token) const;

@@ -324,8 +324,8 @@ TEST(Reuse, SaltSeparates) {
   EXPECT_EQ(run(*engine, prompt, alice).n_cached, 149u);
 }
 
-TEST(Reuse, DamagedChunksCostTimeOnly) {
-  Bed bed(tiny_model("llama"));
+TEST_P(EveryArchitecture, DamagedChunksCostTimeOnly) {
+  Bed bed(tiny_model(GetParam()));
   const auto prompt = random_prompt(400, 90);
   const auto want = run(*bed.warm_engine(), prompt);
   size_t n_file = 0;
