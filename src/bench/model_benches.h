@@ -13,7 +13,7 @@ Result<std::vector<Row>> bench_decode(const BenchOptions& options);
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.
 Result<std::vector<Row>> bench_reuse(const BenchOptions& options);
-// A cold prompt of 2048 tokens, store on, against store off.
+// A cold prompt of 2048 tokens with all that storing it costs, against store off.
 Result<std::vector<Row>> bench_store(const BenchOptions& options);
 // Chunks from warm page cache into the live cache on one thread, checksums and RoPE included,
 // against memcpy of as many bytes.

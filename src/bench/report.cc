@@ -48,7 +48,7 @@ const std::vector<Bench>& all_benches() {
       {"prefill", "prompt tokens per second against libllama", bench_prefill},
       {"decode", "generated tokens per second against libllama", bench_decode},
       {"reuse", "time to first token with reuse against own cold run", bench_reuse},
-      {"store", "cold time to first token with the store on against off", bench_store},
+      {"store", "a cold prompt with the store on against off", bench_store},
       {"load", "loading chunks into the live cache against memcpy", bench_load},
       {"eviction", "hit rate on a request trace against LRU and Belady", run_eviction},
   };
