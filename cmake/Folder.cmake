@@ -16,6 +16,9 @@ function(headstart_folder name)
   endif()
 endfunction()
 
+# What ./run test runs again under the sanitizers; the other tests need the optimised build.
+add_custom_target(sanitized_tests)
+
 # headstart_test(NAME SOURCES file... DEPS lib... [LABELS label...] [TIMEOUT seconds])
 function(headstart_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -29,6 +32,9 @@ function(headstart_test name)
   target_compile_options(${name} PRIVATE ${HEADSTART_WARNINGS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(arg_LABELS MATCHES "^(unit|contract|fault)$")
+    add_dependencies(sanitized_tests ${name})
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
