@@ -2,7 +2,7 @@
 #include <llama.h>
 
 #include "bench/model_benches.h"
-#include "exec/ggml_executor.h"
+#include "exec/executor_choice.h"
 #include "kv/capture.h"
 #include "model/llama_log.h"
 
@@ -66,7 +66,7 @@ class Ours {
     HS_ASSIGN_OR_RETURN(o->model_, model::Model::open(path));
     o->tables_ = std::make_unique<exec::RopeTables>(o->model_->params());
     HS_ASSIGN_OR_RETURN(o->executor_,
-                        exec::GgmlExecutor::open(*o->model_, *o->tables_, {n_threads, kBatch}));
+                        exec::open_executor(*o->model_, *o->tables_, {n_threads, kBatch}));
     const model::ModelParams& p = o->model_->params();
     const kv::KvShape shape{p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
     HS_ASSIGN_OR_RETURN(o->kv_,
@@ -96,7 +96,7 @@ class Ours {
   Ours() = default;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<exec::RopeTables> tables_;
-  std::unique_ptr<exec::GgmlExecutor> executor_;
+  std::unique_ptr<exec::LayerExecutor> executor_;
   std::unique_ptr<kv::LiveKv> kv_;
   std::unique_ptr<kv::Capture> capture_;
   std::vector<float> logits_;

@@ -15,6 +15,7 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option("-b,--batch-size", options.n_batch, "most tokens computed at once, 16 to 2048");
   app.add_option("--cache-type-k", options.cache_type_k, "type of K in memory: f16 or q8_0");
   app.add_option("--cache-type-v", options.cache_type_v, "type of V in memory: f16 or q8_0");
+  app.add_option("--kernels", options.kernels, "what computes prompts: auto, native or ggml");
   app.add_option("--cache-dir", cache_dir,
                  "folder of the stored KV cache (default ~/.cache/headstart/kv)");
   app.add_option("--cache-disk", cache_disk, "most bytes on disk, e.g. 512M or 4G");

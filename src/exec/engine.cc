@@ -45,6 +45,7 @@ struct Engine::Impl : EngineParts {
 Result<void> Engine::Impl::open(const ProgressFn& progress) {
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_k, kv::live_type_from_name(options.cache_type_k));
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_v, kv::live_type_from_name(options.cache_type_v));
+  HS_ASSIGN_OR_RETURN(const Kernels kernels, kernels_from_name(options.kernels));
   if (options.n_batch < 16 || options.n_batch > 2048) {
     return Error{Code::kInvalidArgument, "the batch must have 16 to 2048 tokens"};
   }
@@ -70,8 +71,8 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                  options.n_ctx, p.n_ctx_train);
   }
   tables = std::make_unique<RopeTables>(p);
-  HS_ASSIGN_OR_RETURN(executor,
-                      GgmlExecutor::open(*model, *tables, {options.n_threads, options.n_batch}));
+  HS_ASSIGN_OR_RETURN(
+      executor, open_executor(*model, *tables, {options.n_threads, options.n_batch, kernels}));
   HS_ASSIGN_OR_RETURN(kv,
                       kv::LiveKv::open(shape_of(p), type_k, type_v, pad_to(options.n_ctx, 256)));
   numeric = Sha256()

@@ -37,6 +37,7 @@ struct EngineOptions {
   uint32_t n_batch = 512;            // most tokens computed in one graph, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
+  std::string kernels = "auto";                    // what computes prompts: auto, native or ggml
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
   uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier

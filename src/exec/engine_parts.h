@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/disk.h"
 #include "exec/engine.h"
-#include "exec/ggml_executor.h"
+#include "exec/executor_choice.h"
 #include "exec/rope_tables.h"
 #include "kv/capture.h"
 #include "kv/live_kv.h"

@@ -79,6 +79,37 @@ void RotateInterleaved(const float* cos, const float* sin, size_t n_pair, const 
     rotate_pair(in + 2 * i, in + 2 * i + 1, cos[i], sin[i], out + 2 * i, out + 2 * i + 1);
 }
 
+// f32 pairs in place. With the same order of rounding as above.
+void RotateFloats(RopePairs pairs, const float* cos, const float* sin, size_t n_pair, float* x) {
+  const DF df;
+  const size_t lanes = hn::Lanes(df);
+  size_t i = 0;
+  for (; i + lanes <= n_pair; i += lanes) {
+    const auto c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
+    hn::VFromD<DF> x0, x1;
+    if (pairs == RopePairs::kHalves) {
+      x0 = hn::LoadU(df, x + i);
+      x1 = hn::LoadU(df, x + n_pair + i);
+    } else {
+      hn::LoadInterleaved2(df, x + 2 * i, x0, x1);
+    }
+    const auto y0 = hn::MulSub(x0, c, hn::Mul(x1, s)), y1 = hn::MulAdd(x0, s, hn::Mul(x1, c));
+    if (pairs == RopePairs::kHalves) {
+      hn::StoreU(y0, df, x + i);
+      hn::StoreU(y1, df, x + n_pair + i);
+    } else {
+      hn::StoreInterleaved2(y0, y1, df, x + 2 * i);
+    }
+  }
+  for (; i < n_pair; ++i) {
+    float& x0 = pairs == RopePairs::kHalves ? x[i] : x[2 * i];
+    float& x1 = pairs == RopePairs::kHalves ? x[n_pair + i] : x[2 * i + 1];
+    const float y0 = std::fma(x0, cos[i], -(x1 * sin[i])), y1 = std::fma(x0, sin[i], x1 * cos[i]);
+    x0 = y0;
+    x1 = y1;
+  }
+}
+
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 void ToHalf(const float* in, size_t n, Half* out) {
@@ -109,6 +140,7 @@ HWY_AFTER_NAMESPACE();
 namespace headstart::kernels {
 HWY_EXPORT(RotateHalves);
 HWY_EXPORT(RotateInterleaved);
+HWY_EXPORT(RotateFloats);
 HWY_EXPORT(TargetName);
 HWY_EXPORT(ToHalf);
 HWY_EXPORT(ToFloat);
@@ -183,6 +215,15 @@ void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, const H
       (table.cos_of(pos), table.sin_of(pos), n_pair, in, out);
     }
     if (in != out) std::copy(in + c.n_rot, in + c.d_head, out + c.n_rot);
+  }
+}
+
+void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, float* x) {
+  HS_CHECK(pos < table.n_pos(), "position beyond the rope table");
+  const RopeConfig& c = table.config();
+  for (uint32_t h = 0; h < n_head; ++h, x += c.d_head) {
+    HWY_DYNAMIC_DISPATCH(RotateFloats)
+    (c.pairs, table.cos_of(pos), table.sin_of(pos), c.n_rot / 2, x);
   }
 }
 

@@ -58,6 +58,9 @@ class RopeTable {
 // out[h] = f16(rope(in[h], pos)) for the n_head heads of one token. in and out may be the same.
 void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, const Half* in, Half* out);
 
+// The same for queries, which stay f32: x [n_head, d_head] in place.
+void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, float* x);
+
 // The instruction set that these functions run on, chosen at run time; part of numeric identity.
 const char* target_name();
 

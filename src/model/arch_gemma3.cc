@@ -18,6 +18,7 @@ class Gemma3Arch final : public Arch {
   std::string_view name() const override { return "gemma3"; }
 
   Result<void> read(const GgufFile& gguf, ModelParams& p) const override {
+    p.activation = kernels::Activation::kGeluTanh;
     p.embedding_scale = std::sqrt(static_cast<float>(p.d_model));
     if (p.n_layer == kLayers27B) {
       p.attention_scale = 1.0f / std::sqrt(static_cast<float>(p.d_model / p.n_head));

@@ -39,6 +39,27 @@ bool multiplies_from(ggml_backend_buffer_type_t type, const ggml_tensor* weight)
   return ok;
 }
 
+std::optional<kernels::WeightType> weight_type(ggml_type type) {
+  using T = kernels::WeightType;
+  switch (type) {
+    case GGML_TYPE_F32: return T::kF32;
+    case GGML_TYPE_F16: return T::kF16;
+    case GGML_TYPE_BF16: return T::kBf16;
+    case GGML_TYPE_Q4_0: return T::kQ4_0;
+    case GGML_TYPE_Q4_1: return T::kQ4_1;
+    case GGML_TYPE_Q5_0: return T::kQ5_0;
+    case GGML_TYPE_Q5_1: return T::kQ5_1;
+    case GGML_TYPE_Q8_0: return T::kQ8_0;
+    case GGML_TYPE_Q2_K: return T::kQ2_K;
+    case GGML_TYPE_Q3_K: return T::kQ3_K;
+    case GGML_TYPE_Q4_K: return T::kQ4_K;
+    case GGML_TYPE_Q5_K: return T::kQ5_K;
+    case GGML_TYPE_Q6_K: return T::kQ6_K;
+    case GGML_TYPE_IQ4_NL: return T::kIq4Nl;
+    default: return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path,
@@ -58,6 +79,14 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path,
 Model::~Model() {
   for (ggml_backend_buffer_t buffer : buffers_) ggml_backend_buffer_free(buffer);
   if (own_ != nullptr) ggml_free(own_);
+}
+
+std::optional<kernels::WeightMatrix> Model::matrix(const ggml_tensor* tensor) const {
+  const auto type = weight_type(tensor->type);
+  if (!type) return std::nullopt;
+  const auto n_col = static_cast<uint32_t>(tensor->ne[0]);
+  return kernels::WeightMatrix{*type, in_file_.at(tensor), kernels::row_bytes(*type, n_col),
+                               static_cast<uint32_t>(tensor->ne[1]), n_col};
 }
 
 Result<ggml_tensor*> Model::take(const std::string& name, int64_t n_out, int64_t n_in,
@@ -176,6 +205,7 @@ Result<void> Model::place(const std::function<void(double)>& progress) {
       if (progress) progress(static_cast<double>(++n_done) / static_cast<double>(n_repacked));
     }
   }
+  for (const Placement& p : placements_) in_file_.emplace(p.tensor, p.data.data());
   placements_.clear();
   placements_.shrink_to_fit();
   return {};

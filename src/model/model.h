@@ -10,9 +10,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/gemm.h"
 #include "model/arch.h"
 #include "model/gguf_file.h"
 #include "model/params.h"
@@ -40,6 +43,8 @@ class Model {
   ggml_tensor* output_norm() const { return output_norm_; }          // [d_model]
   ggml_tensor* output() const { return output_; }                    // [n_vocab, d_model]
   ggml_tensor* output_bias() const { return output_bias_; }          // [n_vocab] or null
+  // A matrix as the file has it, wherever ggml put it. Nothing where our kernels lack its type.
+  std::optional<kernels::WeightMatrix> matrix(const ggml_tensor* tensor) const;
   uint64_t repacked_bytes() const { return repacked_bytes_; }
 
  private:
@@ -64,6 +69,7 @@ class Model {
   ggml_tensor* output_bias_ = nullptr;
   ggml_context* own_ = nullptr;  // the second copy of a tied head
   std::vector<Placement> placements_;
+  std::unordered_map<const ggml_tensor*, const std::byte*> in_file_;
   std::vector<ggml_backend_buffer*> buffers_;
   uint64_t repacked_bytes_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/layer_ops.h"
 #include "kernels/rope.h"
 
 namespace headstart::model {
@@ -22,9 +23,10 @@ struct ModelParams {
   uint32_t n_vocab = 0;
   uint32_t n_ctx_train = 0;
   float norm_eps = 1e-5f;
-  float attention_scale = 0;          // of q · k
-  float embedding_scale = 1.0f;       // of the token embeddings
-  float logit_softcap = 0;            // 0: none
+  float attention_scale = 0;     // of q · k
+  float embedding_scale = 1.0f;  // of the token embeddings
+  float logit_softcap = 0;       // 0: none
+  kernels::Activation activation = kernels::Activation::kSilu;
   kernels::RopeConfig rope;           // layers that see everything
   kernels::RopeConfig rope_windowed;  // layers with a sliding window
   uint32_t n_window = 0;       // a windowed layer sees its own and n_window - 1 tokens before

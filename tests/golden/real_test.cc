@@ -52,9 +52,9 @@ class RealParity : public testing::TestWithParam<Row> {
     prompt_.resize(GetParam().n_token);
   }
 
-  std::unique_ptr<Subject> open(bool reference_numerics) {
-    auto subject =
-        Subject::open(path_, {.n_token_max = 1024, .reference_numerics = reference_numerics});
+  std::unique_ptr<Subject> open(bool reference_numerics, exec::Kernels kernels) {
+    auto subject = Subject::open(
+        path_, {.n_token_max = 1024, .kernels = kernels, .reference_numerics = reference_numerics});
     if (subject.ok()) return *std::move(subject);
     ADD_FAILURE() << subject.error().message;
     return nullptr;
@@ -69,8 +69,9 @@ class RealParity : public testing::TestWithParam<Row> {
                            GetParam().n_row);
   }
 
-  LogitDistance prefill_distance(bool reference_numerics) {
-    const auto subject = open(reference_numerics);
+  LogitDistance prefill_distance(bool reference_numerics,
+                                 exec::Kernels kernels = exec::Kernels::kGgml) {
+    const auto subject = open(reference_numerics, kernels);
     if (subject == nullptr) return {};
     const LogitDistance d = compare_logits(reference_->logits(prompt_, GetParam().n_row),
                                            prefill(*subject), subject->n_vocab());
@@ -79,8 +80,9 @@ class RealParity : public testing::TestWithParam<Row> {
   }
 
   // Decodes what libllama generated, whatever we would have picked, and compares each step.
-  LogitDistance decode_distance(bool reference_numerics) {
-    const auto subject = open(reference_numerics);
+  LogitDistance decode_distance(bool reference_numerics,
+                                exec::Kernels kernels = exec::Kernels::kGgml) {
+    const auto subject = open(reference_numerics, kernels);
     if (subject == nullptr) return {};
     std::vector<float> expected;
     const std::vector<Token> text = reference_->greedy(prompt_, GetParam().n_generated, &expected);
@@ -115,7 +117,15 @@ TEST_P(RealParity, ReferenceNumericsGiveTheSameBits) {
 
 TEST_P(RealParity, PrefillIsClose) { expect_close(prefill_distance(false)); }
 
+TEST_P(RealParity, NativePrefillIsClose) {
+  expect_close(prefill_distance(false, exec::Kernels::kNative));
+}
+
 TEST_P(RealParity, DecodingIsClose) { expect_close(decode_distance(false)); }
+
+TEST_P(RealParity, DecodingAfterNativePrefillIsClose) {
+  expect_close(decode_distance(false, exec::Kernels::kNative));
+}
 
 INSTANTIATE_TEST_SUITE_P(Models, RealParity, testing::ValuesIn(rows()),
                          [](const auto& test) { return to_string(test.param.model); });

@@ -104,22 +104,23 @@ void expect_loading_restores(Subject& subject, const Outcome& whole, uint32_t n_
 struct TinyCase {
   TinyModel model;
   kv::LiveType live = kv::LiveType::kF16;
+  exec::Kernels kernels = exec::Kernels::kGgml;
 };
 void PrintTo(const TinyCase& c, std::ostream* out) { PrintTo(c.model, out); }
 
 class TinyOrders : public testing::TestWithParam<TinyCase> {
  protected:
   void SetUp() override {
-    const auto& [model, live] = GetParam();
-    write_tiny_gguf(model, dir_ / "tiny.gguf");
-    tokens_ = random_tokens(21, 203, model.n_vocab);
+    write_tiny_gguf(GetParam().model, dir_ / "tiny.gguf");
+    tokens_ = random_tokens(21, 203, GetParam().model.n_vocab);
     subject_ = open(1);
     ASSERT_NE(subject_, nullptr);
   }
   std::unique_ptr<Subject> open(uint32_t n_threads) {
     const kv::LiveType live = GetParam().live;
-    auto subject =
-        Subject::open(dir_ / "tiny.gguf", {.n_threads = n_threads, .type_k = live, .type_v = live});
+    auto subject = Subject::open(
+        dir_ / "tiny.gguf",
+        {.n_threads = n_threads, .type_k = live, .type_v = live, .kernels = GetParam().kernels});
     if (subject.ok()) return *std::move(subject);
     ADD_FAILURE() << subject.error().message;
     return nullptr;
@@ -166,23 +167,35 @@ std::vector<TinyCase> tiny_cases() {
   for (const char* architecture : {"llama", "gemma3"}) {
     cases.push_back({tiny_model(architecture), kv::LiveType::kQ8_0});
   }
+  const size_t n_case = cases.size();
+  for (size_t i = 0; i < n_case; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().kernels = exec::Kernels::kNative;
+  }
   return cases;
 }
 
+std::string kernels_suffix(exec::Kernels kernels) {
+  return kernels == exec::Kernels::kNative ? "_native" : "_ggml";
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, TinyOrders, testing::ValuesIn(tiny_cases()), [](const auto& test) {
-  return to_string(test.param.model) + (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "");
+  return to_string(test.param.model) + (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "") +
+         kernels_suffix(test.param.kernels);
 });
 
 // Real models: fewer orders, since each costs a prefill, and the last position's logits as in use.
-class RealOrders : public testing::TestWithParam<RealModel> {};
+using RealCase = std::tuple<RealModel, exec::Kernels>;
+class RealOrders : public testing::TestWithParam<RealCase> {};
 
 TEST_P(RealOrders, GiveTheSameBits) {
-  const auto path = model_path(GetParam());
+  const auto [model, kernels] = GetParam();
+  const auto path = model_path(model);
   ASSERT_TRUE(path.ok()) << path.error().message;
-  auto subject = Subject::open(*path);
+  auto subject = Subject::open(*path, {.kernels = kernels});
   ASSERT_TRUE(subject.ok()) << subject.error().message;
   // Longer than the window of gemma3, which is 512.
-  const uint32_t n_token = GetParam() == RealModel::kGemma3 ? 619 : 203;
+  const uint32_t n_token = model == RealModel::kGemma3 ? 619 : 203;
   const uint32_t n_layer = (*subject)->n_layer();
   const std::vector<Token> tokens = random_tokens(31, n_token, (*subject)->n_vocab());
   const Outcome whole = run_whole(**subject, tokens, 1);
@@ -195,9 +208,13 @@ TEST_P(RealOrders, GiveTheSameBits) {
   expect_loading_restores(**subject, whole, n_token);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RealOrders,
-                         testing::Values(RealModel::kSmolLm2, RealModel::kQwen, RealModel::kGemma3),
-                         [](const auto& test) { return to_string(test.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, RealOrders,
+    testing::Combine(testing::Values(RealModel::kSmolLm2, RealModel::kQwen, RealModel::kGemma3),
+                     testing::Values(exec::Kernels::kGgml, exec::Kernels::kNative)),
+    [](const auto& test) {
+      return to_string(std::get<0>(test.param)) + kernels_suffix(std::get<1>(test.param));
+    });
 
 }  // namespace
 }  // namespace headstart::test

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "exec/ggml_executor.h"
 
 namespace headstart::test {
 namespace {
@@ -65,11 +66,18 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::filesystem::path& gguf
   HS_ASSIGN_OR_RETURN(subject->model_, model::Model::open(gguf));
   const model::ModelParams& params = subject->model_->params();
   subject->tables_ = std::make_unique<exec::RopeTables>(params);
-  HS_ASSIGN_OR_RETURN(subject->executor_,
-                      exec::GgmlExecutor::open(*subject->model_, *subject->tables_,
-                                               {.n_threads = options.n_threads,
-                                                .n_token_max = options.n_token_max,
-                                                .reference_numerics = options.reference_numerics}));
+  if (options.reference_numerics) {
+    HS_ASSIGN_OR_RETURN(subject->executor_,
+                        exec::GgmlExecutor::open(*subject->model_, *subject->tables_,
+                                                 {.n_threads = options.n_threads,
+                                                  .n_token_max = options.n_token_max,
+                                                  .reference_numerics = true}));
+  } else {
+    HS_ASSIGN_OR_RETURN(subject->executor_, exec::open_executor(*subject->model_, *subject->tables_,
+                                                                {.n_threads = options.n_threads,
+                                                                 .n_token_max = options.n_token_max,
+                                                                 .kernels = options.kernels}));
+  }
   HS_ASSIGN_OR_RETURN(subject->kv_, kv::LiveKv::open(kv_shape(params), options.type_k,
                                                      options.type_v, options.n_ctx));
   if (!options.reference_numerics) {

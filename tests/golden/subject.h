@@ -17,7 +17,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
-#include "exec/ggml_executor.h"
+#include "exec/executor_choice.h"
 #include "exec/rope_tables.h"
 #include "kv/capture.h"
 #include "kv/live_kv.h"
@@ -49,7 +49,8 @@ struct SubjectOptions {
   uint32_t n_token_max = 512;
   kv::LiveType type_k = kv::LiveType::kF16;
   kv::LiveType type_v = kv::LiveType::kF16;
-  bool reference_numerics = false;  // nothing is captured then
+  exec::Kernels kernels = exec::Kernels::kGgml;
+  bool reference_numerics = false;  // ggml only; nothing is captured then
 };
 
 class Subject {
@@ -60,7 +61,7 @@ class Subject {
   uint32_t n_layer() const { return model_->params().n_layer; }
   uint32_t n_vocab() const { return model_->params().n_vocab; }
   const model::Model& model() const { return *model_; }
-  exec::GgmlExecutor& executor() { return *executor_; }
+  exec::LayerExecutor& executor() { return *executor_; }
 
   // Forgets K,V and computes the prompt in the schedule's order. Logits [n_row, n_vocab] of the
   // last n_row positions. With n_row 1 only the last one's are asked for, as in use.
@@ -88,7 +89,7 @@ class Subject {
 
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<exec::RopeTables> tables_;
-  std::unique_ptr<exec::GgmlExecutor> executor_;
+  std::unique_ptr<exec::LayerExecutor> executor_;
   std::unique_ptr<kv::LiveKv> kv_;
   std::unique_ptr<kv::Capture> capture_;  // of all n_ctx positions
 };

@@ -103,9 +103,11 @@ TEST_P(TinyParity, ReferenceNumericsGiveTheSameBits) {
 }
 
 TEST_P(TinyParity, NumericsInUseAreClose) {
-  ASSERT_NO_FATAL_FAILURE(open({}));
-  expect_close(prefill_distance(), bounds_of(GetParam().weight_type));
-  expect_close(decode_distance(), bounds_of(GetParam().weight_type));
+  for (exec::Kernels kernels : {exec::Kernels::kGgml, exec::Kernels::kNative}) {
+    ASSERT_NO_FATAL_FAILURE(open({.kernels = kernels}));
+    expect_close(prefill_distance(), bounds_of(GetParam().weight_type));
+    expect_close(decode_distance(), bounds_of(GetParam().weight_type));
+  }
 }
 
 std::vector<TinyModel> variants() {
@@ -150,9 +152,12 @@ TEST_P(TinyParityQ8, QuantisedCacheIsClose) {
     bounds.kl_mean += 2e-4;
     bounds.kl_max += 1e-3;
     bounds.margin += 0.05;
-    ASSERT_NO_FATAL_FAILURE(open({.type_k = kv::LiveType::kQ8_0, .type_v = type_v}));
-    expect_close(prefill_distance(), bounds);
-    expect_close(decode_distance(), bounds);
+    for (exec::Kernels kernels : {exec::Kernels::kGgml, exec::Kernels::kNative}) {
+      ASSERT_NO_FATAL_FAILURE(
+          open({.type_k = kv::LiveType::kQ8_0, .type_v = type_v, .kernels = kernels}));
+      expect_close(prefill_distance(), bounds);
+      expect_close(decode_distance(), bounds);
+    }
   }
 }
 

@@ -1,0 +1,76 @@
+#include "exec/compute_pool.h"
+
+namespace headstart::exec {
+namespace {
+
+// About 20 µs: the time between two jobs of a layer.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns once `value` is no longer `old`.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ComputePool::ComputePool(uint32_t n_thread) {
+  for (uint32_t i = 1; i < n_thread; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+ComputePool::~ComputePool() {
+  stop_.store(true);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ComputePool::take_items(uint32_t thread) {
+  for (;;) {
+    const uint32_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
+    if (item >= n_item_) return;
+    call_(function_, item, thread);
+  }
+}
+
+void ComputePool::run_erased(uint32_t n_item, Call call, const void* function) {
+  call_ = call;
+  function_ = function;
+  n_item_ = n_item;
+  next_item_.store(0, std::memory_order_relaxed);
+  if (workers_.empty() || n_item == 1) {
+    take_items(0);
+    return;
+  }
+  n_working_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  take_items(0);
+  for (uint32_t left; (left = n_working_.load(std::memory_order_acquire)) != 0;) {
+    wait_while(n_working_, left);
+  }
+}
+
+void ComputePool::work(uint32_t thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    wait_while(generation_, seen);
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    take_items(thread);
+    if (n_working_.fetch_sub(1, std::memory_order_acq_rel) == 1) n_working_.notify_all();
+  }
+}
+
+}  // namespace headstart::exec

@@ -1,0 +1,33 @@
+// exec/native_weights.h: a model's matrices as our kernels take them.
+//
+//   threads  const after being made
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/attention.h"
+#include "kernels/gemm.h"
+#include "kv/live_kv.h"
+#include "model/model.h"
+
+namespace headstart::exec {
+
+using NativeMatrix = kernels::WeightMatrix;
+
+struct NativeLayerWeights {
+  NativeMatrix wq, wk, wv, wo, gate, up, down;  // shapes as in model::LayerWeights
+};
+
+struct NativeWeights {
+  NativeMatrix token_embedding, output;
+  std::vector<NativeLayerWeights> layers;  // [n_layer]
+};
+
+// Errors: kUnsupported, saying what of the model our kernels lack.
+Result<NativeWeights> native_weights(const model::Model& model);
+
+// The rows of one kv head in the live cache.
+kernels::KvRows kv_rows(const kv::LiveKv& kv, uint32_t layer, kv::Part part, uint32_t head);
+
+}  // namespace headstart::exec

@@ -1,0 +1,63 @@
+// kernels/tile.h: the product of a few rows with a packed panel, which GEMM and attention are made
+// of.
+//
+// A panel holds a matrix B [k, n_col] so that the inner loop reads it once, in order: sub-panels of
+// `n_col_sub` columns, each [k, n_col_sub] (the last may be narrower). Rows of A are operands: f32,
+// or the narrower type that the instruction set multiplies. Sums are f32. An element's bits depend
+// on its own row of A and column of B alone, in ascending order of k: not on the number of rows,
+// the other columns, or how k was cut.
+//
+//   shapes   outermost first
+//   threads  pure
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace headstart::kernels {
+
+// c[i][j] = sum over k of a[i][k] * b[k][j]
+struct TileProduct {
+  const std::byte* a = nullptr;  // [m, k] operands
+  size_t a_stride = 0;           // bytes
+  size_t m = 0;
+  const std::byte* panel = nullptr;  // [k_packed, n_col]
+  size_t k_packed = 0;
+  size_t k = 0;      // the first of k_packed
+  size_t n_col = 0;  // a multiple of kColumnPad
+  float* c = nullptr;
+  size_t c_stride = 0;             // floats
+  const float* partial = nullptr;  // [m, n_col] sums of smaller k to go on from; null: none
+  size_t partial_stride = 0;       // floats
+  bool add = false;                // c += instead of c =
+};
+
+// Every instruction set's vector divides it.
+inline constexpr size_t kColumnPad = 16;
+// Columns of a panel are packed in strips of this many rows of Bᵀ.
+inline constexpr size_t kStrip = 16;
+// k of a panel is a multiple of this.
+inline constexpr size_t kDepthPad = 2;
+
+struct TileOps {
+  const char* name;      // instruction set and operand type; part of numeric identity
+  size_t operand_bytes;  // of one value of A or of a panel
+  size_t n_row;          // of A that one inner loop takes; m is best a multiple of it
+  void (*to_operand)(const float* in, size_t n, std::byte* out);
+  // Packs kStrip columns, given as rows of Bᵀ: rows [kStrip, k] f32, of which the first n_valid are
+  // read and the others are zero. The panel has n_col columns; these are column_first and on.
+  void (*pack_transposed)(const float* rows, size_t row_stride, size_t n_valid, size_t k,
+                          size_t column_first, size_t n_col, std::byte* panel);
+  // Packs B itself: rows [k, n_col] f32.
+  void (*pack)(const float* rows, size_t row_stride, size_t k, size_t n_col, std::byte* panel);
+  void (*multiply)(const TileProduct& product);
+};
+
+// The fastest that this CPU has (after kernels/target.h's choice).
+const TileOps& tile_ops();
+// All that this CPU has, for tests.
+std::span<const TileOps* const> all_tile_ops();
+
+}  // namespace headstart::kernels
