@@ -3,13 +3,14 @@
 
 #include "bench/model_benches.h"
 #include "exec/executor_choice.h"
+#include "exec/kv_shape.h"
 #include "kv/capture.h"
 #include "model/llama_log.h"
 
 namespace headstart::bench {
 namespace {
 
-constexpr uint32_t kContext = 4096;
+constexpr uint32_t kContext = 8704;
 constexpr uint32_t kBatch = 512;
 
 // The reference: one llama_context, cleared before every prompt.
@@ -35,7 +36,10 @@ class Libllama {
     if (context_ != nullptr) llama_free(context_);
     if (model_ != nullptr) llama_model_free(model_);
   }
-  void clear() { llama_memory_clear(llama_get_memory(context_), true); }
+  // Forgets the tokens from `pos` on.
+  void truncate(uint32_t pos) {
+    llama_memory_seq_rm(llama_get_memory(context_), 0, static_cast<llama_pos>(pos), -1);
+  }
   // One batch, logits of the last token only where it ends the prompt.
   void step(std::span<const Token> tokens, uint32_t pos, bool last) {
     llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 1);
@@ -68,7 +72,7 @@ class Ours {
     HS_ASSIGN_OR_RETURN(o->executor_,
                         exec::open_executor(*o->model_, *o->tables_, {n_threads, kBatch}));
     const model::ModelParams& p = o->model_->params();
-    const kv::KvShape shape{p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
+    const kv::KvShape shape = exec::kv_shape_of(p);
     HS_ASSIGN_OR_RETURN(o->kv_,
                         kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, kContext));
     o->capture_ = std::make_unique<kv::Capture>(shape, kBatch);
@@ -128,11 +132,11 @@ class Race {
           uint32_t n_repeat) {
     const auto tokens = random_tokens(n_prefix + n_token, ours_->n_vocab());
     std::vector<double> values, references;
+    theirs_->truncate(0);
+    steps(std::span(tokens).first(n_prefix), 0, kBatch, false);
     for (uint32_t i = 0; i < n_repeat; ++i) {
       ours_s_ = theirs_s_ = 0;
-      theirs_->clear();
-      steps(std::span(tokens).first(n_prefix), 0, kBatch, false);
-      ours_s_ = theirs_s_ = 0;
+      theirs_->truncate(n_prefix);
       steps(std::span(tokens).subspan(n_prefix), n_prefix, n_step, i % 2 == 1);
       values.push_back(n_token / ours_s_);
       references.push_back(n_token / theirs_s_);
@@ -171,15 +175,15 @@ class Race {
 
 Result<std::vector<Row>> bench_prefill(const BenchOptions& o) {
   std::vector<Row> rows;
+  auto repeat = [&](uint32_t usual) { return o.n_repeat != 0 ? o.n_repeat : usual; };
   for (const auto& path : o.models) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
-    for (const uint32_t n : {512u, 2048u}) {
+    for (const auto& [n, usual] : {std::pair{512u, 7u}, {2048u, 3u}, {8000u, 1u}}) {
       rows.push_back(race->run("prefill " + std::to_string(n) + " tokens, against libllama", 0, n,
-                               kBatch,
-                               o.n_repeat != 0 ? o.n_repeat
-                               : n == 512      ? 7
-                                               : 3));
+                               kBatch, repeat(usual)));
     }
+    rows.push_back(
+        race->run("prefill 16 tokens after 2048, against libllama", 2048, 16, 16, repeat(7)));
   }
   return rows;
 }
@@ -188,8 +192,11 @@ Result<std::vector<Row>> bench_decode(const BenchOptions& o) {
   std::vector<Row> rows;
   for (const auto& path : o.models) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
-    rows.push_back(race->run("decode 64 tokens after 512, against libllama", 512, 64, 1,
-                             o.n_repeat != 0 ? o.n_repeat : 7));
+    for (const uint32_t n_prefix : {512u, 8000u}) {
+      rows.push_back(
+          race->run("decode 64 tokens after " + std::to_string(n_prefix) + ", against libllama",
+                    n_prefix, 64, 1, o.n_repeat != 0 ? o.n_repeat : 5));
+    }
   }
   return rows;
 }

@@ -5,10 +5,12 @@
 
 namespace headstart::bench {
 
-// Prefill of 512 and 2048 tokens; decoding 64 tokens after 512: against libllama, same threads,
-// flash attention on, batches of 512.
+// Prefill of 512 to 8000 tokens, and of 16 after 2048; decoding 64 tokens after 512 and 8000:
+// against libllama, same threads, flash attention on, batches of 512.
 Result<std::vector<Row>> bench_prefill(const BenchOptions& options);
 Result<std::vector<Row>> bench_decode(const BenchOptions& options);
+// KL of prefill and decode to f32 arithmetic on the same weights, against libllama's.
+Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

@@ -47,6 +47,7 @@ const std::vector<Bench>& all_benches() {
   static const std::vector<Bench> benches = {
       {"prefill", "prompt tokens per second against libllama", bench_prefill},
       {"decode", "generated tokens per second against libllama", bench_decode},
+      {"accuracy", "distance from f32 arithmetic against libllama's", bench_accuracy},
       {"reuse", "time to first token with reuse against own cold run", bench_reuse},
       {"store", "a cold prompt with the store on against off", bench_store},
       {"load", "loading chunks into the live cache against memcpy", bench_load},

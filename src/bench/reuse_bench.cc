@@ -14,6 +14,7 @@
 #include "bench/model_benches.h"
 #include "exec/engine.h"
 #include "exec/kv_loader.h"
+#include "exec/kv_shape.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
 #include "store/disk_tier.h"
@@ -222,7 +223,7 @@ Result<std::vector<Row>> bench_load(const BenchOptions& o) {
     store::Store store(std::move(tiers), uint64_t{1} << 20);
     HS_ASSIGN_OR_RETURN(const auto model, model::Model::open(path));
     const model::ModelParams& p = model->params();
-    const kv::KvShape shape{p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
+    const kv::KvShape shape = exec::kv_shape_of(p);
     HS_ASSIGN_OR_RETURN(const auto kv,
                         kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, 4096));
     exec::RopeTables tables(p);

@@ -1,6 +1,9 @@
-// headstart bench NAME: measures against a reference in the same run.
+// headstart bench NAME: measures against a reference in the same run. Without NAME: lists them.
+#include <cstdio>
+
 #include "bench/report.h"
 #include "cli/commands.h"
+#include "kernels/target.h"
 
 namespace headstart::cli {
 namespace {
@@ -8,10 +11,16 @@ namespace {
 struct BenchFlags {
   std::string name;
   std::string json;
+  std::string cpu = "auto";
   bench::BenchOptions options;
 };
 
+void list() {
+  for (const bench::Bench& b : bench::all_benches()) std::printf("%s: %s\n", b.name, b.what);
+}
+
 Result<void> run(const BenchFlags& flags) {
+  HS_RETURN_IF_ERROR(kernels::limit_target(flags.cpu));
   if (flags.options.n_threads < 1 || flags.options.n_threads > 512) {
     return Error{Code::kInvalidArgument, "-t: use 1 to 512 threads"};
   }
@@ -35,14 +44,19 @@ Result<void> run(const BenchFlags& flags) {
 
 Command add_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
-  app.add_option("name", flags->name, "which bench")->required();
+  app.add_option("name", flags->name, "which bench; none lists them");
   app.add_option("--model,-m", flags->options.models, "GGUF file; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--json", flags->json, "also write the result to this file");
   app.add_option("--data", flags->options.data, "folder of benchmark data");
   app.add_option("-t,--threads", flags->options.n_threads, "compute threads; 1 measures CPU time");
+  app.add_option("--cpu", flags->cpu, "instruction set of our kernels, as in run --cpu");
   app.add_option("--repeat", flags->options.n_repeat, "paired runs (0: the bench's own number)");
   return [flags] {
+    if (flags->name.empty()) {
+      list();
+      return 0;
+    }
     const auto done = run(*flags);
     return done.ok() ? 0 : report(done.error());
   };

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/paths.h"
+#include "kernels/target.h"
 
 namespace headstart::cli {
 
@@ -15,7 +16,11 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option("-b,--batch-size", options.n_batch, "most tokens computed at once, 16 to 2048");
   app.add_option("--cache-type-k", options.cache_type_k, "type of K in memory: f16 or q8_0");
   app.add_option("--cache-type-v", options.cache_type_v, "type of V in memory: f16 or q8_0");
-  app.add_option("--kernels", options.kernels, "what computes prompts: auto, native or ggml");
+  app.add_option("--kernels", options.kernels, "what computes: auto, native or ggml");
+  app.add_option(
+      "--cpu", cpu,
+      "instruction set of native kernels: auto, portable, avx2, avx512, avx512bf16, neon, "
+      "neon-dotprod");
   app.add_option("--cache-dir", cache_dir,
                  "folder of the stored KV cache (default ~/.cache/headstart/kv)");
   app.add_option("--cache-disk", cache_disk, "most bytes on disk, e.g. 512M or 4G");
@@ -53,6 +58,7 @@ Result<std::filesystem::path> resolve_cache_dir(const std::string& flag) {
 }
 
 Result<exec::EngineOptions> EngineFlags::resolve() const {
+  HS_RETURN_IF_ERROR(kernels::limit_target(cpu));
   exec::EngineOptions o = options;
   o.model_path = model;
   if (reuse != "off" && reuse != "strict" && reuse != "exact") {

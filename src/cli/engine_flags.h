@@ -10,6 +10,7 @@ namespace headstart::cli {
 
 struct EngineFlags {
   std::string model;
+  std::string cpu = "auto";
   std::string cache_dir;  // empty: ${XDG_CACHE_HOME:-~/.cache}/headstart/kv
   bool no_cache = false;
   std::string reuse = "exact";

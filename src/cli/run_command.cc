@@ -62,7 +62,7 @@ Result<std::string> read_prompt(const RunFlags& flags) {
   return read_all(std::cin, "standard input");
 }
 
-void print_json(const exec::Completion& c) {
+void print_json(const exec::Completion& c, const std::string& kernels) {
   nlohmann::ordered_json out = {
       {"text", c.text},
       {"tokens", c.tokens},
@@ -76,6 +76,7 @@ void print_json(const exec::Completion& c) {
       {"compute_ms", c.compute_ms},
       {"prefill_tok_s", c.prefill_tok_s},
       {"decode_tok_s", c.decode_tok_s},
+      {"kernels", kernels},
   };
   std::printf("%s\n", out.dump().c_str());
 }
@@ -115,7 +116,7 @@ Result<void> run(const RunFlags& flags) {
   HS_ASSIGN_OR_RETURN(const exec::Completion c, engine->complete(request));
   bar.wipe();
   if (flags.json) {
-    print_json(c);
+    print_json(c, engine->stats().kernels);
     return flush_output();
   }
   std::printf("\n");

@@ -7,6 +7,8 @@
 #include "base/memory.h"
 #include "base/paths.h"
 #include "exec/engine_parts.h"
+#include "exec/ggml_graph.h"
+#include "exec/kv_shape.h"
 #include "exec/session.h"
 #include "model/fingerprint.h"
 #include "store/disk_tier.h"
@@ -22,13 +24,7 @@ constexpr size_t kStopsMax = 16;
 // the disk is slower than computing, and then storing is given up, not computing.
 constexpr uint64_t kStoreQueueBytesMin = uint64_t{256} << 20;
 
-uint32_t pad_to(uint32_t n, uint32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 std::string mib(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
-
-kv::KvShape shape_of(const model::ModelParams& p) {
-  return {p.n_layer, p.n_head_kv, p.d_head_k, p.d_head_v};
-}
 
 }  // namespace
 
@@ -52,9 +48,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   if (options.n_threads == 0) options.n_threads = std::max(1u, std::thread::hardware_concurrency());
   if (options.n_threads > 512) return Error{Code::kInvalidArgument, "use 1 to 512 threads"};
 
-  HS_ASSIGN_OR_RETURN(model, model::Model::open(options.model_path, [&](double done) {
-                        if (progress) progress("load", done);
-                      }));
+  HS_ASSIGN_OR_RETURN(model, model::Model::open(options.model_path));
   HS_ASSIGN_OR_RETURN(tokenizer, model::Tokenizer::open(options.model_path));
   HS_ASSIGN_OR_RETURN(chat_template, model::ChatTemplate::open(tokenizer->handle()));
   const model::ModelParams& p = model->params();
@@ -71,14 +65,20 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                  options.n_ctx, p.n_ctx_train);
   }
   tables = std::make_unique<RopeTables>(p);
+  HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables,
+                                              {.n_threads = options.n_threads,
+                                               .n_token_max = options.n_batch,
+                                               .kernels = kernels,
+                                               .progress = [&](double done) {
+                                                 if (progress) progress("load", done);
+                                               }}));
   HS_ASSIGN_OR_RETURN(
-      executor, open_executor(*model, *tables, {options.n_threads, options.n_batch, kernels}));
-  HS_ASSIGN_OR_RETURN(kv,
-                      kv::LiveKv::open(shape_of(p), type_k, type_v, pad_to(options.n_ctx, 256)));
+      kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
   numeric = Sha256()
                 .update(executor->identity() + "/k=" + options.cache_type_k +
                         "/v=" + options.cache_type_v + "/attention=dense")
                 .finish();
+  stats.kernels = executor->identity();
   return open_store(progress);
 }
 

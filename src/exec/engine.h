@@ -37,7 +37,7 @@ struct EngineOptions {
   uint32_t n_batch = 512;            // most tokens computed in one graph, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
-  std::string kernels = "auto";                    // what computes prompts: auto, native or ggml
+  std::string kernels = "auto";                    // what computes: auto, native or ggml
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
   uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier
@@ -81,6 +81,7 @@ struct EngineStats {
   uint64_t n_request = 0;
   uint64_t n_prompt_token = 0, n_cached_token = 0, n_generated_token = 0;
   uint64_t kv_bytes = 0;  // live K,V in use
+  std::string kernels;    // what computes: executor, revision, instruction sets
 };
 
 class Engine {

@@ -1,11 +1,13 @@
-// exec/executor_choice.h: which executor computes which numeric class of a model.
+// exec/executor_choice.h: which executor computes a model.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
 #include "exec/layer_executor.h"
 #include "exec/rope_tables.h"
+#include "kernels/tile.h"
 #include "model/model.h"
 
 namespace headstart::exec {
@@ -23,10 +25,12 @@ struct ExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
   Kernels kernels = Kernels::kAuto;
+  const kernels::TileOps* tile = nullptr;     // of native prefill; null: the fastest there is
+  std::function<void(double)> progress = {};  // of preparing weights, 0 to 1
 };
 
 // Model and tables must outlive the executor. Errors: kUnsupported, kExhausted.
-Result<std::unique_ptr<LayerExecutor>> open_executor(const model::Model& model, RopeTables& tables,
+Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options);
 
 }  // namespace headstart::exec

@@ -24,7 +24,7 @@ struct GgmlExecutorOptions {
 
 class GgmlExecutor final : public LayerExecutor {
  public:
-  // Model and tables must outlive the executor. Errors: kExhausted.
+  // After model.place_matrices(). Model and tables must outlive the executor. Errors: kExhausted.
   static Result<std::unique_ptr<GgmlExecutor>> open(const model::Model& model, RopeTables& tables,
                                                     const GgmlExecutorOptions& options);
   ~GgmlExecutor() override;

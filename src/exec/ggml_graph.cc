@@ -10,8 +10,6 @@
 namespace headstart::exec {
 namespace {
 
-uint32_t pad_to(uint32_t n, uint32_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 uint32_t padded_tokens(const LayerStep& step, bool reference_numerics) {
   const auto n = static_cast<uint32_t>(step.positions.size());
   const bool pad = step.numeric_class == NumericClass::kPrefill && !reference_numerics;

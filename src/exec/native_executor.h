@@ -1,7 +1,11 @@
-// exec/native_executor.h: LayerExecutor on our own kernels, for prefill.
+// exec/native_executor.h: LayerExecutor on our own kernels.
 //
-// A layer is computed for all tokens of a step at once, so that each weight is read and dequantised
-// once a step. Every row's bits depend on its own token, position and K,V alone (grain 1).
+// A layer is computed for all tokens of a step at once, so that each weight is read once a step. In
+// both classes a row's bits depend on its own token, position and K,V alone: not on the other
+// tokens of the step, not on the number of threads.
+//
+//   prefill   f32 or bf16 rows times dequantised panels: kernels/gemm.h
+//   decode    1 to 8 rows, quantised, times the weights where they lie: kernels/matvec.h
 //
 //   shapes   outermost first
 #pragma once
@@ -10,6 +14,7 @@
 
 #include "exec/layer_executor.h"
 #include "exec/rope_tables.h"
+#include "kernels/tile.h"
 #include "model/model.h"
 
 namespace headstart::exec {
@@ -17,6 +22,7 @@ namespace headstart::exec {
 struct NativeExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
+  const kernels::TileOps* tile = nullptr;  // null: the fastest that this CPU has
 };
 
 class NativeExecutor final : public LayerExecutor {
@@ -30,7 +36,7 @@ class NativeExecutor final : public LayerExecutor {
   std::string identity() const override;
   uint32_t grain() const override { return 1; }
   uint32_t n_token_max() const override;
-  // Steps of the prefill class only.
+  // Decode steps have at most kernels::kMaxColumns tokens.
   Result<void> run(const LayerStep& step) override;
 
  private:

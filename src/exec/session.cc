@@ -1,6 +1,7 @@
 #include "exec/session.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace headstart::exec {
 
@@ -75,12 +76,12 @@ void Session::collect_from(const store::Match& match, const Loaded& loaded) {
 
 Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
                            WantLogits want) {
-  std::vector<uint32_t> positions(tokens.size());
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = pos + static_cast<uint32_t>(i);
+  positions_.resize(tokens.size());
+  std::iota(positions_.begin(), positions_.end(), pos);
   LayerStep s;
   s.layer_end = e_.model->params().n_layer;
   s.tokens = tokens;
-  s.positions = positions;
+  s.positions = positions_;
   s.numeric_class = numeric_class;
   s.kv = e_.kv.get();
   s.capture = collector_ ? e_.capture.get() : nullptr;

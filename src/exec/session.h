@@ -50,6 +50,7 @@ class Session {
   std::vector<Token> sequence_;  // prompt and what was generated
   std::optional<ChunkCollector> collector_;
   plan::PrefillPlan plan_;
+  std::vector<uint32_t> positions_;  // of the step that runs
   std::vector<float> logits_;
   std::unique_ptr<model::Sampler> sampler_;
   Completion out_;

@@ -2,7 +2,9 @@
 //
 // All query heads of a kv head go together: they are rows of the same tiles. Keys are taken in
 // steps that start at multiples of kKeyStep, so a query's bits depend on its own position and the
-// keys that it sees, not on the other queries of the call.
+// keys that it sees, not on the other queries of the call. K,V before the first key that any query
+// sees are not read; from there to the last position they must be finite, seen or not, because a
+// weight of 0 times infinity is no 0.
 //
 //   shapes   outermost first
 //   threads  pure; a scratch belongs to one thread
@@ -46,7 +48,7 @@ struct Attention {
 
 class AttentionScratch {
  public:
-  Scratch<float> strip, queries_f32, values, scores, sums, max_and_total;
+  Scratch<float> queries_f32, keys, values, scores, sums, max_and_total;
   Scratch<std::byte> queries, key_panel, value_panel, weights;
 };
 

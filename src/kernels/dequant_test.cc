@@ -2,18 +2,12 @@
 // and on every instruction set of this machine: f64 holds each weight exactly (52 bits at most), so
 // one rounding to f32 gives what any right order of operations gives. Rows end where their
 // allocation ends, so that AddressSanitizer sees a read beyond. To add a format, add it to
-// value_at() and halves_of().
+// value_at() and halves_of() (kernels/testing.h).
 #include "kernels/dequant.h"
 
-#include <gtest/gtest.h>
-#include <hwy/highway.h>
-
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <memory>
-#include <random>
-#include <vector>
+
+#include "kernels/testing.h"
 
 namespace headstart::kernels {
 namespace {
@@ -96,22 +90,6 @@ double value_at(WeightType type, Bytes p, size_t i) {
   return NAN;
 }
 
-// Where a block holds f16.
-std::vector<size_t> halves_of(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-    case WeightType::kBf16: return {};
-    case WeightType::kQ4_1:
-    case WeightType::kQ5_1:
-    case WeightType::kQ4_K:
-    case WeightType::kQ5_K: return {0, 2};
-    case WeightType::kQ2_K: return {80, 82};
-    case WeightType::kQ3_K: return {108};
-    case WeightType::kQ6_K: return {208};
-    default: return {0};
-  }
-}
-
 // Random bytes but for the scales, half of which are awkward. No infinities, no NaN.
 void fill_block(WeightType type, std::mt19937& random, uint8_t* p) {
   constexpr uint16_t kAwkward[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x03FF,
@@ -128,32 +106,6 @@ void fill_block(WeightType type, std::mt19937& random, uint8_t* p) {
   const bool f32_exponent = type == WeightType::kF32 || type == WeightType::kBf16;
   if (f32_exponent && (p[n_byte - 1] & 0x7F) == 0x7F) p[n_byte - 1] ^= 0x40;
 }
-
-std::vector<WeightType> all_types() {
-  std::vector<WeightType> types;
-  for (size_t i = 0; i < kWeightTypes; ++i) types.push_back(static_cast<WeightType>(i));
-  return types;
-}
-
-// What this machine has and the build made code for.
-std::vector<int64_t> all_targets() {
-  std::vector<int64_t> targets;
-  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1)
-    targets.push_back(left & -left);
-  return targets;
-}
-
-class ScopedTarget {
- public:
-  explicit ScopedTarget(int64_t target) { choose(target); }
-  ~ScopedTarget() { choose(0); }  // the best one again
-
- private:
-  static void choose(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
 
 // A row of n_block blocks, `offset` bytes into an allocation that ends with it, and its weights.
 struct Row {
@@ -178,7 +130,6 @@ struct Row {
 
 // Compares bits: a zero has a sign.
 void expect_right(const Row& row, DequantizeRow dequantize) {
-  constexpr float kCanary = 12345.0f;
   constexpr size_t kGuard = 19;
   std::vector<float> out(row.n + 2 * kGuard, kCanary);
   dequantize(row.data(), row.n, out.data() + kGuard);

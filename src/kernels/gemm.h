@@ -1,6 +1,6 @@
 // kernels/gemm.h: rows of activations times the GGUF's own weights.
 //
-// 64 rows of the weights become one panel, which stays in the cache while all rows of activations
+// Some rows of the weights become one panel, which stays in the cache while all rows of activations
 // use it: a weight is read and dequantised once a call, and no second copy of the weights exists.
 // A call is cut into panels that any threads may compute in any order.
 //
@@ -11,21 +11,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/dequant.h"
 #include "kernels/layer_ops.h"
 #include "kernels/scratch.h"
 #include "kernels/tile.h"
+#include "kernels/weight_matrix.h"
 
 namespace headstart::kernels {
 
-// As the GGUF has it, mapped, of any alignment.
-struct WeightMatrix {
-  WeightType type = WeightType::kF32;
-  const std::byte* data = nullptr;  // [n_row, n_col]
-  size_t row_bytes = 0;
-  uint32_t n_row = 0;
-  uint32_t n_col = 0;
-};
+// Of a panel; fewer where a matrix gives too few panels for the threads. A multiple of 2 · kStrip.
+inline constexpr uint32_t kPanelColumns = 128;
 
 // out = x Wᵀ
 struct Gemm {
@@ -36,6 +30,7 @@ struct Gemm {
   float* out = nullptr;   // [m, w.n_row]
   size_t out_stride = 0;  // floats
   bool add = false;       // out += instead of out =
+  uint32_t panel_columns = kPanelColumns;
 };
 
 // out = activation(x Gᵀ) · (x Uᵀ), as operands for the next product
@@ -46,12 +41,13 @@ struct GatedGemm {
   WeightMatrix gate;
   WeightMatrix up;  // of gate's shape
   Activation activation = Activation::kSilu;
-  std::byte* out = nullptr;  // [m, gate.n_row] operands
-  size_t out_stride = 0;     // bytes
+  std::byte* out = nullptr;                // [m, gate.n_row] operands
+  size_t out_stride = 0;                   // bytes
+  uint32_t panel_columns = kPanelColumns;  // half of them gate's, half up's
 };
 
 struct GemmScratch {
-  Scratch<float> strip, sums;
+  Scratch<float> sums;
   Scratch<std::byte> panel;
 };
 

@@ -1,14 +1,11 @@
 // Proves the rotation against a plain f64 implementation written from the definition: pairs,
 // partial rotation, frequency factors, linear scaling, YaRN; and the f16 conversions over every
-// value. To add a case, add a row to kCases.
+// value. To add a case, add a row to cases().
 #include "kernels/rope.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstring>
 #include <numbers>
-#include <random>
+
+#include "kernels/testing.h"
 
 namespace headstart::kernels {
 namespace {
@@ -45,6 +42,19 @@ double magnitude_of(const RopeConfig& c) {
   return c.attn_factor * (c.ext_factor == 0 ? 1 : 1 + 0.1 * std::log(1.0 / c.freq_scale));
 }
 
+// Dimension d of a head that rotates to pos.
+double rotated(const RopeConfig& c, uint32_t pos, const std::vector<double>& head, uint32_t d) {
+  if (d >= c.n_rot) return head[d];
+  const bool halves = c.pairs == RopePairs::kHalves;
+  const uint32_t pair = halves ? d % (c.n_rot / 2) : d / 2;
+  const bool first = halves ? d < c.n_rot / 2 : d % 2 == 0;
+  const double x0 = head[halves ? pair : 2 * pair];
+  const double x1 = head[halves ? pair + c.n_rot / 2 : 2 * pair + 1];
+  const double a = angle_of(c, pos, pair);
+  return magnitude_of(c) *
+         (first ? x0 * std::cos(a) - x1 * std::sin(a) : x0 * std::sin(a) + x1 * std::cos(a));
+}
+
 std::vector<Case> cases() {
   std::vector<float> factors(32);
   for (size_t i = 0; i < factors.size(); ++i) factors[i] = 1.0f + static_cast<float>(i) * 0.25f;
@@ -77,26 +87,61 @@ TEST(Rope, MatchesTheDefinitionInF64) {
     for (const uint32_t pos : {0u, 1u, 37u, 699u}) {
       rotate_token(table, pos, kHeads, in.data(), out.data());
       for (uint32_t h = 0; h < kHeads; ++h) {
+        std::vector<double> head(c.d_head);
+        for (uint32_t d = 0; d < c.d_head; ++d) head[d] = half_value(in[h * c.d_head + d]);
         for (uint32_t d = 0; d < c.d_head; ++d) {
-          const Half* head = in.data() + h * c.d_head;
-          double want = half_value(head[d]);
-          if (d < c.n_rot) {
-            const bool halves = c.pairs == RopePairs::kHalves;
-            const uint32_t pair = halves ? d % (c.n_rot / 2) : d / 2;
-            const bool first = halves ? d < c.n_rot / 2 : d % 2 == 0;
-            const double x0 = half_value(head[halves ? pair : 2 * pair]);
-            const double x1 = half_value(head[halves ? pair + c.n_rot / 2 : 2 * pair + 1]);
-            const double a = angle_of(c, pos, pair), m = magnitude_of(c);
-            want = (first ? x0 * std::cos(a) - x1 * std::sin(a)
-                          : x0 * std::sin(a) + x1 * std::cos(a)) *
-                   m;
-          }
           // Half an ulp of f16 at this size, and the error of f32 angles at high positions.
-          EXPECT_NEAR(half_value(out[h * c.d_head + d]), want, 0.004 + 2e-5 * pos)
+          EXPECT_NEAR(half_value(out[h * c.d_head + d]), rotated(c, pos, head, d),
+                      0.004 + 2e-5 * pos)
               << test.name << " pos " << pos << " head " << h << " dim " << d;
         }
       }
     }
+  }
+}
+
+TEST(Rope, QueriesMatchTheDefinitionInF64) {
+  std::mt19937 random(2);
+  for (const Case& test : cases()) {
+    const RopeConfig& c = test.config;
+    RopeTable table(c);
+    table.reserve(700);
+    constexpr uint32_t kHeads = 3;
+    const std::vector<float> in = random_floats(random, kHeads * c.d_head, 4);
+    for (const uint32_t pos : {0u, 1u, 37u, 699u}) {
+      on_every_target([&](int64_t) {
+        std::vector<float> out = in;
+        rotate_token(table, pos, kHeads, out.data());
+        for (uint32_t i = 0; i < in.size(); ++i) {
+          const uint32_t d = i % c.d_head;
+          const auto begin = in.begin() + (i - d);
+          const std::vector<double> head(begin, begin + c.d_head);
+          ASSERT_NEAR(out[i], rotated(c, pos, head, d), 2e-6 + 2e-5 * pos)
+              << test.name << " pos " << pos << " head " << i / c.d_head << " dim " << d;
+          ASSERT_TRUE(d < c.n_rot || bits(out[i]) == bits(in[i])) << test.name << " dim " << d;
+        }
+      });
+    }
+  }
+}
+
+// f16(rope(k)) of the two functions agrees to the bit.
+TEST(Rope, QueriesRotateAsKeysDo) {
+  std::mt19937 random(3);
+  for (const Case& test : cases()) {
+    const RopeConfig& c = test.config;
+    RopeTable table(c);
+    table.reserve(700);
+    std::vector<Half> in(2 * c.d_head), want(in.size()), got(in.size());
+    to_half(random_floats(random, in.size(), 4), in.data());
+    on_every_target([&](int64_t) {
+      std::vector<float> wide(in.size());
+      to_float(in, wide.data());
+      rotate_token(table, 699, 2, wide.data());
+      to_half(wide, got.data());
+      rotate_token(table, 699, 2, in.data(), want.data());
+      ASSERT_EQ(got, want) << test.name;
+    });
   }
 }
 

@@ -13,8 +13,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string_view>
+#include <vector>
+
+#include "kernels/dequant_strip.h"
 
 namespace headstart::kernels {
 
@@ -26,7 +27,7 @@ struct TileProduct {
   const std::byte* panel = nullptr;  // [k_packed, n_col]
   size_t k_packed = 0;
   size_t k = 0;      // the first of k_packed
-  size_t n_col = 0;  // a multiple of kColumnPad
+  size_t n_col = 0;  // a multiple of kColumnPad; of a panel's columns, the first 64, 128, …, or all
   float* c = nullptr;
   size_t c_stride = 0;             // floats
   const float* partial = nullptr;  // [m, n_col] sums of smaller k to go on from; null: none
@@ -36,8 +37,6 @@ struct TileProduct {
 
 // Every instruction set's vector divides it.
 inline constexpr size_t kColumnPad = 16;
-// Columns of a panel are packed in strips of this many rows of Bᵀ.
-inline constexpr size_t kStrip = 16;
 // k of a panel is a multiple of this.
 inline constexpr size_t kDepthPad = 2;
 
@@ -46,18 +45,18 @@ struct TileOps {
   size_t operand_bytes;  // of one value of A or of a panel
   size_t n_row;          // of A that one inner loop takes; m is best a multiple of it
   void (*to_operand)(const float* in, size_t n, std::byte* out);
-  // Packs kStrip columns, given as rows of Bᵀ: rows [kStrip, k] f32, of which the first n_valid are
-  // read and the others are zero. The panel has n_col columns; these are column_first and on.
-  void (*pack_transposed)(const float* rows, size_t row_stride, size_t n_valid, size_t k,
-                          size_t column_first, size_t n_col, std::byte* panel);
+  // Packs kStrip columns, given as rows of Bᵀ: the first k weights of each. The panel has n_col
+  // columns; these are column_first and on.
+  void (*pack_weights)(const StripRows& rows, size_t k, size_t column_first, size_t n_col,
+                       std::byte* panel);
   // Packs B itself: rows [k, n_col] f32.
   void (*pack)(const float* rows, size_t row_stride, size_t k, size_t n_col, std::byte* panel);
   void (*multiply)(const TileProduct& product);
 };
 
-// The fastest that this CPU has (after kernels/target.h's choice).
+// The fastest that this CPU has and kernels/target.h allows.
 const TileOps& tile_ops();
-// All that this CPU has, for tests.
-std::span<const TileOps* const> all_tile_ops();
+// All that this CPU has, and bf16 emulated, for tests. f32 is of the current Highway target.
+std::vector<const TileOps*> all_tile_ops();
 
 }  // namespace headstart::kernels

@@ -66,29 +66,30 @@ struct Block {
   }
 };
 
-template <size_t kN>
-void multiply_columns(const TileProduct& t, size_t column, const float* b) {
-  size_t row = 0;
-  for (; row + kRows <= t.m; row += kRows) Block<kRows, kN>::multiply(t, row, column, b);
-  switch (t.m - row) {
-    case 1: return Block<1, kN>::multiply(t, row, column, b);
-    case 2: return Block<2, kN>::multiply(t, row, column, b);
-    case 3: return Block<3, kN>::multiply(t, row, column, b);
-    case 4: return Block<4, kN>::multiply(t, row, column, b);
-    case 5: return Block<5, kN>::multiply(t, row, column, b);
-    default: return;
+// The same rows times all sub-panels: the rows stay in the level-1 cache meanwhile.
+template <size_t kM>
+void multiply_rows(const TileProduct& t, size_t row) {
+  for (size_t column = 0; column < t.n_col; column += kSubColumns) {
+    const float* b = as_f32(t.panel) + column * t.k_packed;
+    switch (std::min(kSubColumns, t.n_col - column) / kLanes) {
+      case 1: Block<kM, 1>::multiply(t, row, column, b); break;
+      case 2: Block<kM, 2>::multiply(t, row, column, b); break;
+      case 3: Block<kM, std::min<size_t>(3, kVectors)>::multiply(t, row, column, b); break;
+      default: Block<kM, kVectors>::multiply(t, row, column, b); break;
+    }
   }
 }
 
 void Multiply(const TileProduct& t) {
-  for (size_t column = 0; column < t.n_col; column += kSubColumns) {
-    const float* b = as_f32(t.panel) + column * t.k_packed;
-    switch (std::min(kSubColumns, t.n_col - column) / kLanes) {
-      case 1: multiply_columns<1>(t, column, b); break;
-      case 2: multiply_columns<2>(t, column, b); break;
-      case 3: multiply_columns<std::min<size_t>(3, kVectors)>(t, column, b); break;
-      default: multiply_columns<kVectors>(t, column, b); break;
-    }
+  size_t row = 0;
+  for (; row + kRows <= t.m; row += kRows) multiply_rows<kRows>(t, row);
+  switch (t.m - row) {
+    case 1: return multiply_rows<1>(t, row);
+    case 2: return multiply_rows<2>(t, row);
+    case 3: return multiply_rows<3>(t, row);
+    case 4: return multiply_rows<4>(t, row);
+    case 5: return multiply_rows<5>(t, row);
+    default: return;
   }
 }
 
@@ -102,85 +103,21 @@ PanelColumn panel_column(std::byte* panel, size_t k, size_t n_col, size_t column
   return {as_f32(panel) + sub * k + (column - sub), std::min(kSubColumns, n_col - sub)};
 }
 
-// 4 rows of Bᵀ become 4 columns, 4 of k at a time.
-void transpose_4(const float* const rows[4], size_t k, PanelColumn to) {
-  size_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<float, 4> d;
-  const hn::Repartition<double, decltype(d)> dd;
-  for (; i + 4 <= k; i += 4) {
-    const auto r0 = hn::LoadU(d, rows[0] + i), r1 = hn::LoadU(d, rows[1] + i);
-    const auto r2 = hn::LoadU(d, rows[2] + i), r3 = hn::LoadU(d, rows[3] + i);
-    const auto low01 = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
-    const auto low23 = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
-    const auto high01 = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
-    const auto high23 = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
-    float* out = to.at + i * to.row_stride;
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, low01, low23)), d, out);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, low01, low23)), d, out + to.row_stride);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, high01, high23)), d, out + 2 * to.row_stride);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, high01, high23)), d, out + 3 * to.row_stride);
-  }
-#endif
-  for (; i < k; ++i) {
-    for (size_t r = 0; r < 4; ++r) to.at[i * to.row_stride + r] = rows[r][i];
-  }
-}
-
-#if HWY_TARGET <= HWY_AVX3
-// 16 rows of Bᵀ become 16 columns, 16 of k at a time: 4 × 4 within the 128-bit blocks, then 4 × 4
-// blocks.
-void transpose_16(const float* rows, size_t row_stride, size_t k, PanelColumn to) {
-  for (size_t i = 0; i + 16 <= k; i += 16) {
-    __m512 r[16], t[16];
-    for (size_t j = 0; j < 16; ++j) r[j] = _mm512_loadu_ps(rows + j * row_stride + i);
-    for (size_t j = 0; j < 16; j += 4) {
-      const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(r[j], r[j + 1]));
-      const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(r[j + 2], r[j + 3]));
-      const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(r[j], r[j + 1]));
-      const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(r[j + 2], r[j + 3]));
-      t[j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low01, low23));
-      t[j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low01, low23));
-      t[j + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high01, high23));
-      t[j + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high01, high23));
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      const __m512 even0 = _mm512_shuffle_f32x4(t[j], t[j + 4], 0x88);
-      const __m512 odd0 = _mm512_shuffle_f32x4(t[j], t[j + 4], 0xdd);
-      const __m512 even1 = _mm512_shuffle_f32x4(t[j + 8], t[j + 12], 0x88);
-      const __m512 odd1 = _mm512_shuffle_f32x4(t[j + 8], t[j + 12], 0xdd);
-      float* out = to.at + (i + j) * to.row_stride;
-      _mm512_storeu_ps(out, _mm512_shuffle_f32x4(even0, even1, 0x88));
-      _mm512_storeu_ps(out + 4 * to.row_stride, _mm512_shuffle_f32x4(odd0, odd1, 0x88));
-      _mm512_storeu_ps(out + 8 * to.row_stride, _mm512_shuffle_f32x4(even0, even1, 0xdd));
-      _mm512_storeu_ps(out + 12 * to.row_stride, _mm512_shuffle_f32x4(odd0, odd1, 0xdd));
-    }
-  }
-}
-#endif
-
-void PackTransposed(const float* rows, size_t row_stride, size_t n_valid, size_t k,
-                    size_t column_first, size_t n_col, std::byte* panel) {
-  size_t done = 0;  // of k
-#if HWY_TARGET <= HWY_AVX3
-  if (n_valid >= kStrip) {
-    done = k / 16 * 16;
-    transpose_16(rows, row_stride, k, panel_column(panel, k, n_col, column_first));
-  }
-#endif
-  for (size_t r = 0; r < kStrip && done < k; r += 4) {
-    PanelColumn to = panel_column(panel, k, n_col, column_first + r);
-    to.at += done * to.row_stride;
-    const float* const from = rows + r * row_stride + done;
-    if (r + 4 <= n_valid) {
-      const float* const four[4] = {from, from + row_stride, from + 2 * row_stride,
-                                    from + 3 * row_stride};
-      transpose_4(four, k - done, to);
-      continue;
-    }
-    for (size_t i = 0; i < k - done; ++i) {
-      for (size_t c = 0; c < 4; ++c) {
-        to.at[i * to.row_stride + c] = r + c < n_valid ? from[c * row_stride + i] : 0.0f;
+void PackWeights(const StripRows& rows, size_t k, size_t column_first, size_t n_col,
+                 std::byte* panel) {
+  if constexpr (kSubColumns >= kStrip) {
+    const PanelColumn to = panel_column(panel, k, n_col, column_first);
+    dequantize_strip(rows, k, to.at, to.row_stride);
+  } else {
+    alignas(64) float strip[kStripPiece * kStrip];
+    for (size_t done = 0; done < k; done += kStripPiece) {
+      const size_t n = std::min(kStripPiece, k - done);
+      dequantize_strip(rows.from(done), n, strip, kStrip);
+      for (size_t c = 0; c < kStrip; c += kSubColumns) {
+        const PanelColumn to = panel_column(panel, k, n_col, column_first + c);
+        for (size_t i = 0; i < n; ++i) {
+          std::copy_n(strip + i * kStrip + c, kSubColumns, to.at + (done + i) * to.row_stride);
+        }
       }
     }
   }
@@ -204,7 +141,7 @@ void ToOperand(const float* in, size_t n, std::byte* out) {
 
 const TileOps* Ops() {
   static const TileOps ops = {
-      hwy::TargetName(HWY_TARGET), sizeof(float), kRows, ToOperand, PackTransposed, Pack, Multiply};
+      hwy::TargetName(HWY_TARGET), sizeof(float), kRows, ToOperand, PackWeights, Pack, Multiply};
   return &ops;
 }
 

@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
+
+#include "tests/support/temp_dir.h"
 
 namespace headstart::model {
 namespace {
@@ -14,12 +15,6 @@ namespace fs = std::filesystem;
 
 class Fingerprint : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "headstart-fingerprint-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
   void write(const std::string& text) { std::ofstream(file(), std::ios::binary) << text; }
   fs::path file() const { return dir_ / "model.gguf"; }
   std::string hex(const fs::path& cache = {}) const {
@@ -27,7 +22,7 @@ class Fingerprint : public testing::Test {
     EXPECT_TRUE(digest.ok());
     return digest.ok() ? to_hex(*digest) : "";
   }
-  fs::path dir_;
+  test::TempDir dir_;
 };
 
 TEST_F(Fingerprint, IsTheSha256OfTheFile) {

@@ -3,6 +3,8 @@
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <map>
 #include <set>
@@ -62,8 +64,7 @@ std::optional<kernels::WeightType> weight_type(ggml_type type) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path,
-                                           const std::function<void(double)>& progress) {
+Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path) {
   quiet_libllama();
   std::unique_ptr<Model> model(new Model);
   HS_ASSIGN_OR_RETURN(model->gguf_, GgufFile::open(path));
@@ -72,7 +73,8 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& path,
   HS_ASSIGN_OR_RETURN(model->params_, read_params(*model->gguf_, *model->arch_));
   HS_RETURN_IF_ERROR(model->take_tensors());
   HS_RETURN_IF_ERROR(model->check_all_taken());
-  HS_RETURN_IF_ERROR(model->place(progress));
+  model->map_file();
+  model->find_layers();
   return model;
 }
 
@@ -158,27 +160,68 @@ Result<void> Model::check_all_taken() const {
   return {};
 }
 
-Result<void> Model::place(const std::function<void(double)>& progress) {
+void Model::map_file() {
   auto* base = const_cast<std::byte*>(gguf_->mapping().data());
-  ggml_backend_buffer_t mapped = ggml_backend_dev_buffer_from_host_ptr(
-      cpu_device(), base, gguf_->mapping().size(), gguf_->mapping().size());
-  HS_CHECK(mapped != nullptr, "the CPU device uses mapped memory");
-  ggml_backend_buffer_set_usage(mapped, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-  buffers_.push_back(mapped);
+  mapped_ = ggml_backend_dev_buffer_from_host_ptr(cpu_device(), base, gguf_->mapping().size(),
+                                                  gguf_->mapping().size());
+  HS_CHECK(mapped_ != nullptr, "the CPU device uses mapped memory");
+  ggml_backend_buffer_set_usage(mapped_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+  buffers_.push_back(mapped_);
+  for (const Placement& p : placements_) {
+    in_file_.emplace(p.tensor, p.data.data());
+    if (!p.matrix) {
+      ggml_backend_tensor_alloc(mapped_, p.tensor, const_cast<std::byte*>(p.data.data()));
+    }
+  }
+}
 
+// From the first to the last of a layer's matrices; files have the tensors of a layer together.
+void Model::find_layers() {
+  for (const LayerWeights& w : layers_) {
+    const std::byte *first = nullptr, *last = nullptr;
+    for (const ggml_tensor* t : {w.wq, w.wk, w.wv, w.wo, w.gate, w.up, w.down}) {
+      const std::byte* data = in_file_.at(t);
+      if (first == nullptr || data < first) first = data;
+      if (last == nullptr || data + ggml_nbytes(t) > last) last = data + ggml_nbytes(t);
+    }
+    layer_bytes_.emplace_back(first, last);
+  }
+}
+
+void Model::read_ahead(uint32_t layer) const {
+  const auto bytes = layer_bytes_[layer];
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto page_of = [&](const std::byte* p) {
+    return const_cast<std::byte*>(p) - reinterpret_cast<uintptr_t>(p) % page;
+  };
+  // A look at a few pages costs far less than asking for all of them once more.
+  constexpr size_t kProbes = 4;
+  bool resident = true;
+  for (size_t i = 0; i < kProbes && resident; ++i) {
+    unsigned char present = 0;
+    std::byte* const at = page_of(bytes.data() + (bytes.size() - 1) * i / (kProbes - 1));
+    resident = mincore(at, page, &present) == 0 && (present & 1) != 0;
+  }
+  if (resident) return;
+  std::byte* const first = page_of(bytes.data());
+  madvise(first, static_cast<size_t>(bytes.data() + bytes.size() - first), MADV_WILLNEED);
+}
+
+Result<void> Model::place_matrices(const std::function<void(double)>& progress) {
   std::map<ggml_backend_buffer_type_t, std::vector<const Placement*>> repacked;
   const auto types = repack_buffer_types();
   size_t n_repacked = 0;
   for (const Placement& p : placements_) {
+    if (!p.matrix) continue;
     ggml_backend_buffer_type_t chosen = nullptr;
     for (ggml_backend_buffer_type_t type : types) {
-      if (p.matrix && chosen == nullptr && multiplies_from(type, p.tensor)) chosen = type;
+      if (chosen == nullptr && multiplies_from(type, p.tensor)) chosen = type;
     }
     if (chosen != nullptr) {
       repacked[chosen].push_back(&p);
       ++n_repacked;
     } else {
-      ggml_backend_tensor_alloc(mapped, p.tensor, const_cast<std::byte*>(p.data.data()));
+      ggml_backend_tensor_alloc(mapped_, p.tensor, const_cast<std::byte*>(p.data.data()));
     }
   }
 
@@ -205,9 +248,6 @@ Result<void> Model::place(const std::function<void(double)>& progress) {
       if (progress) progress(static_cast<double>(++n_done) / static_cast<double>(n_repacked));
     }
   }
-  for (const Placement& p : placements_) in_file_.emplace(p.tensor, p.data.data());
-  placements_.clear();
-  placements_.shrink_to_fit();
   return {};
 }
 

@@ -1,10 +1,11 @@
 // model/model.h: an immutable model: parameters, and weights in the buffers that suit the CPU.
 //
-// Tensors go to the buffer types that libllama would choose: those that ggml repacks for this CPU
-// are copied once, all others are used where the file is mapped.
+// Vectors and embeddings are used where the file is mapped. Matrices are too by our kernels; for
+// ggml, place_matrices() puts them into the buffer types that libllama would choose: those that
+// ggml repacks for this CPU are copied once.
 //
 //   units    bytes
-//   threads  const after open()
+//   threads  const after open() and place_matrices()
 #pragma once
 
 #include <filesystem>
@@ -27,10 +28,11 @@ namespace headstart::model {
 
 class Model {
  public:
-  // `progress` hears the share done, 0 to 1; may be empty. Errors: kIo, kCorrupt, kUnsupported
-  // (architecture, unknown tensors), kExhausted (no memory for repacked weights).
-  static Result<std::unique_ptr<Model>> open(const std::filesystem::path& gguf,
-                                             const std::function<void(double)>& progress = {});
+  // Errors: kIo, kCorrupt, kUnsupported (architecture, unknown tensors).
+  static Result<std::unique_ptr<Model>> open(const std::filesystem::path& gguf);
+  // Makes the matrices usable in ggml graphs; once. `progress` hears the share done, 0 to 1; may be
+  // empty. Errors: kExhausted (no memory for repacked weights).
+  Result<void> place_matrices(const std::function<void(double)>& progress = {});
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -45,6 +47,9 @@ class Model {
   ggml_tensor* output_bias() const { return output_bias_; }          // [n_vocab] or null
   // A matrix as the file has it, wherever ggml put it. Nothing where our kernels lack its type.
   std::optional<kernels::WeightMatrix> matrix(const ggml_tensor* tensor) const;
+  // Asks the system to read a layer's matrices from the file unless they are in memory; returns at
+  // once. Computing a layer then hides reading the next one, also where memory cannot hold all.
+  void read_ahead(uint32_t layer) const;
   uint64_t repacked_bytes() const { return repacked_bytes_; }
 
  private:
@@ -57,7 +62,8 @@ class Model {
   Result<ggml_tensor*> take(const std::string& name, int64_t n_out, int64_t n_in, bool required);
   Result<void> take_tensors();
   Result<void> check_all_taken() const;
-  Result<void> place(const std::function<void(double)>& progress);
+  void map_file();
+  void find_layers();
 
   std::unique_ptr<GgufFile> gguf_;
   const Arch* arch_ = nullptr;
@@ -67,8 +73,10 @@ class Model {
   ggml_tensor* output_norm_ = nullptr;
   ggml_tensor* output_ = nullptr;
   ggml_tensor* output_bias_ = nullptr;
-  ggml_context* own_ = nullptr;  // the second copy of a tied head
-  std::vector<Placement> placements_;
+  ggml_context* own_ = nullptr;                          // the second copy of a tied head
+  std::vector<std::span<const std::byte>> layer_bytes_;  // in the file, from first to last matrix
+  std::vector<Placement> placements_;                    // of every tensor
+  ggml_backend_buffer* mapped_ = nullptr;                // the whole file
   std::unordered_map<const ggml_tensor*, const std::byte*> in_file_;
   std::vector<ggml_backend_buffer*> buffers_;
   uint64_t repacked_bytes_ = 0;

@@ -68,6 +68,8 @@ void expose_engine(Exposition& out, const exec::EngineStats& stats) {
              stats.n_cached_token);
   out.single("generated_tokens_total", "counter", "Generated tokens.", stats.n_generated_token);
   out.single("kv_bytes", "gauge", "Live K,V in use.", stats.kv_bytes);
+  out.family("kernels_info", "gauge", "What computes.");
+  out.sample("kernels_info", 1, fmt::format("kernels=\"{}\"", stats.kernels));
   expose_tiers(out, stats.store);
 }
 

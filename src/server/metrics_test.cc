@@ -58,12 +58,14 @@ TEST(Metrics, ExposesTheEngine) {
   gauges.ready = true;
   gauges.n_waiting = 4;
   gauges.engine.emplace();
+  gauges.engine->kernels = "native/2/AVX3";
   gauges.engine->n_cached_token = 17;
   store::TierStats disk;
   disk.n_hit = 9;
   gauges.engine->store.tiers.emplace_back("ram", store::TierStats{});
   gauges.engine->store.tiers.emplace_back("disk", disk);
   const std::string text = metrics.expose(gauges);
+  EXPECT_TRUE(has_line(text, "headstart_kernels_info{kernels=\"native/2/AVX3\"} 1"));
   EXPECT_TRUE(has_line(text, "headstart_ready 1"));
   EXPECT_TRUE(has_line(text, "headstart_requests_waiting 4"));
   EXPECT_TRUE(has_line(text, "headstart_cached_tokens_total 17"));

@@ -52,10 +52,14 @@ include(more.cmake OPTIONAL)
 CMAKE
 }
 
-# The program writes its arguments to calls.txt; its reports come from the --cache-dir it is given.
+# The program lists its benches, and writes other arguments to calls.txt; its reports come from the --cache-dir it is given.
 write_program() {
   cat >fake/program <<'BASH'
 #!/usr/bin/env bash
+if [[ $* == bench ]]; then
+  printf '%s\n' "prefill: of a prompt" "eviction: of a cache"
+  exit
+fi
 printf '%s\n' "$*" >>"${0%/*}/../../calls.txt"
 [[ $1 == run ]] || exit 0
 text=" an answer" cached=0 ttft=20000 folder=
@@ -359,6 +363,15 @@ Bench.ResolvesItsModels() {
   expect_exit 2 ./run bench
   expect_exit 2 ./run bench prefill --model ./none.gguf
   expect_exit 2 ./run bench prefill --model gpt
+}
+
+Bench.RefusesAnUnknownNameBeforeItFetches() {
+  rm models/*.gguf
+  expect_exit 2 ./run bench prefil
+  expect contains err.txt "there is no bench 'prefil'"
+  expect contains err.txt "eviction: of a cache"
+  expect test ! -e downloads.txt
+  expect test ! -e calls.txt
 }
 
 Demo.ShowsReuse() {

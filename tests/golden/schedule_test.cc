@@ -5,6 +5,7 @@
 // To add an order: add it to orders(); a model: to the instantiations.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 
@@ -105,6 +106,7 @@ struct TinyCase {
   TinyModel model;
   kv::LiveType live = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
+  const kernels::TileOps* tile = nullptr;
 };
 void PrintTo(const TinyCase& c, std::ostream* out) { PrintTo(c.model, out); }
 
@@ -172,17 +174,65 @@ std::vector<TinyCase> tiny_cases() {
     cases.push_back(cases[i]);
     cases.back().kernels = exec::Kernels::kNative;
   }
+  // The other tiles that this CPU can run, bf16 emulated among them.
+  for (const kernels::TileOps* tile : kernels::all_tile_ops()) {
+    for (const char* architecture : {"llama", "gemma3"}) {
+      cases.push_back({tiny_model(architecture, GGML_TYPE_Q4_0), kv::LiveType::kF16,
+                       exec::Kernels::kNative, tile});
+    }
+  }
   return cases;
 }
 
-std::string kernels_suffix(exec::Kernels kernels) {
-  return kernels == exec::Kernels::kNative ? "_native" : "_ggml";
+std::string kernels_suffix(exec::Kernels kernels, const kernels::TileOps* tile = nullptr) {
+  std::string suffix = kernels == exec::Kernels::kNative ? "_native" : "_ggml";
+  if (tile == nullptr) return suffix;
+  suffix += std::string("_") + tile->name;
+  std::ranges::replace(suffix, ' ', '_');
+  return suffix;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyOrders, testing::ValuesIn(tiny_cases()), [](const auto& test) {
+std::vector<TinyCase> native_cases() {
+  auto cases = tiny_cases();
+  std::erase_if(cases, [](const TinyCase& c) { return c.kernels != exec::Kernels::kNative; });
+  return cases;
+}
+
+std::string case_name(const testing::TestParamInfo<TinyCase>& test) {
   return to_string(test.param.model) + (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "") +
-         kernels_suffix(test.param.kernels);
-});
+         kernels_suffix(test.param.kernels, test.param.tile);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyOrders, testing::ValuesIn(tiny_cases()), case_name);
+
+// Whether generated tokens come one by one or several at once, with one thread or two: ggml's
+// decode depends on the threads, ours on nothing but the token and what came before.
+class TinyColumns : public TinyOrders {};
+
+TEST_P(TinyColumns, GiveTheSameBits) {
+  const auto n_prompt = static_cast<uint32_t>(tokens_.size());
+  const auto generated = random_tokens(22, 17, GetParam().model.n_vocab);
+  const auto two = open(2);
+  ASSERT_NE(two, nullptr);
+  std::vector<float> logits;
+  std::vector<std::byte> live;
+  for (Subject* subject : {subject_.get(), two.get()}) {
+    for (uint32_t n_column : {1u, 2u, 3u, 5u, 8u}) {
+      run_whole(*subject, tokens_, 1);
+      const std::vector<float> other = subject->decode(generated, n_prompt, n_column);
+      const std::vector<std::byte> other_live =
+          subject->live_bytes(n_prompt + static_cast<uint32_t>(generated.size()));
+      if (logits.empty()) {
+        logits = other;
+        live = other_live;
+      }
+      EXPECT_TRUE(other == logits) << n_column << " columns";
+      EXPECT_TRUE(other_live == live) << n_column << " columns";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyColumns, testing::ValuesIn(native_cases()), case_name);
 
 // Real models: fewer orders, since each costs a prefill, and the last position's logits as in use.
 using RealCase = std::tuple<RealModel, exec::Kernels>;

@@ -6,15 +6,12 @@
 
 #include "base/check.h"
 #include "exec/ggml_executor.h"
+#include "exec/kv_shape.h"
 
 namespace headstart::test {
 namespace {
 
 void check_ok(const Result<void>& result) { HS_CHECK(result.ok(), result.error().message.c_str()); }
-
-kv::KvShape kv_shape(const model::ModelParams& params) {
-  return {params.n_layer, params.n_head_kv, params.d_head_k, params.d_head_v};
-}
 
 }  // namespace
 
@@ -67,6 +64,7 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::filesystem::path& gguf
   const model::ModelParams& params = subject->model_->params();
   subject->tables_ = std::make_unique<exec::RopeTables>(params);
   if (options.reference_numerics) {
+    HS_RETURN_IF_ERROR(subject->model_->place_matrices());
     HS_ASSIGN_OR_RETURN(subject->executor_,
                         exec::GgmlExecutor::open(*subject->model_, *subject->tables_,
                                                  {.n_threads = options.n_threads,
@@ -76,12 +74,13 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::filesystem::path& gguf
     HS_ASSIGN_OR_RETURN(subject->executor_, exec::open_executor(*subject->model_, *subject->tables_,
                                                                 {.n_threads = options.n_threads,
                                                                  .n_token_max = options.n_token_max,
-                                                                 .kernels = options.kernels}));
+                                                                 .kernels = options.kernels,
+                                                                 .tile = options.tile}));
   }
-  HS_ASSIGN_OR_RETURN(subject->kv_, kv::LiveKv::open(kv_shape(params), options.type_k,
+  HS_ASSIGN_OR_RETURN(subject->kv_, kv::LiveKv::open(exec::kv_shape_of(params), options.type_k,
                                                      options.type_v, options.n_ctx));
   if (!options.reference_numerics) {
-    subject->capture_ = std::make_unique<kv::Capture>(kv_shape(params), options.n_ctx);
+    subject->capture_ = std::make_unique<kv::Capture>(exec::kv_shape_of(params), options.n_ctx);
   }
   return subject;
 }
@@ -133,18 +132,21 @@ void Subject::recompute(std::span<const Token> tokens, const Schedule& schedule)
   for (const Piece& piece : schedule) run(tokens, piece, hidden, tokens.size(), none);
 }
 
-std::vector<float> Subject::decode(std::span<const Token> tokens, uint32_t pos_first) {
+std::vector<float> Subject::decode(std::span<const Token> tokens, uint32_t pos_first,
+                                   uint32_t n_column) {
   std::vector<float> all, logits;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint32_t pos = pos_first + static_cast<uint32_t>(i);
+  for (size_t i = 0; i < tokens.size(); i += n_column) {
+    const auto columns = tokens.subspan(i, std::min<size_t>(n_column, tokens.size() - i));
+    std::vector<uint32_t> positions(columns.size());
+    std::iota(positions.begin(), positions.end(), pos_first + static_cast<uint32_t>(i));
     exec::LayerStep step;
     step.layer_end = n_layer();
-    step.tokens = tokens.subspan(i, 1);
-    step.positions = {&pos, 1};
+    step.tokens = columns;
+    step.positions = positions;
     step.numeric_class = exec::NumericClass::kDecode;
     step.kv = kv_.get();
     step.capture = capture_.get();
-    step.want_logits = exec::WantLogits::kLast;
+    step.want_logits = exec::WantLogits::kAll;
     step.logits = &logits;
     check_ok(executor_->run(step));
     all.insert(all.end(), logits.begin(), logits.end());

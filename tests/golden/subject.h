@@ -50,6 +50,7 @@ struct SubjectOptions {
   kv::LiveType type_k = kv::LiveType::kF16;
   kv::LiveType type_v = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
+  const kernels::TileOps* tile = nullptr;
   bool reference_numerics = false;  // ggml only; nothing is captured then
 };
 
@@ -68,8 +69,10 @@ class Subject {
   std::vector<float> prefill(std::span<const Token> tokens, const Schedule& schedule, size_t n_row);
   // Computes these pieces of a prompt whose other K,V are present; no logits.
   void recompute(std::span<const Token> tokens, const Schedule& schedule);
-  // Logits [n_token, n_vocab] of generated tokens from `pos_first` on, each by the decode class.
-  std::vector<float> decode(std::span<const Token> tokens, uint32_t pos_first);
+  // Logits [n_token, n_vocab] of generated tokens from `pos_first` on by the decode class, n_column
+  // of them at a time.
+  std::vector<float> decode(std::span<const Token> tokens, uint32_t pos_first,
+                            uint32_t n_column = 1);
 
   // K and V of positions [0, n_token), every layer, as they lie in the live cache, or as they were
   // captured for the store.

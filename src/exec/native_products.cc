@@ -1,0 +1,179 @@
+#include "exec/native_products.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/decode_attention.h"
+
+namespace headstart::exec {
+namespace {
+
+// Rows (query, head) that attention takes against each key step: enough that packing the step's
+// K,V is small beside multiplying with them.
+constexpr uint32_t kAttentionRows = 768;
+// Matrix rows of a decode product that one item takes at least.
+constexpr uint32_t kMatvecRows = 16;
+// Items for each thread, so that none waits long for another.
+constexpr uint32_t kItemsPerThread = 4;
+
+uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void ProductRows::resize(size_t n_row, size_t n_value, size_t value_bytes) {
+  n_value_ = n_value;
+  row_bytes_ = n_value * value_bytes;
+  data_ = rows_.get(n_row * row_bytes_);
+}
+
+NativeProducts::NativeProducts(const kernels::TileOps& tile, uint32_t n_threads)
+    : tile_(tile), pool_(n_threads), scratch_(n_threads) {}
+
+size_t NativeProducts::value_bytes() const {
+  return class_ == NumericClass::kDecode ? sizeof(float) : tile_.operand_bytes;
+}
+
+void NativeProducts::to_input(const float* in, size_t n, std::byte* out) const {
+  if (class_ == NumericClass::kDecode) {
+    std::memcpy(out, in, n * sizeof(float));
+  } else {
+    tile_.to_operand(in, n, out);
+  }
+}
+
+void NativeProducts::multiply(const ProductRows& x, RowRange rows, Products products) {
+  if (class_ == NumericClass::kPrefill) return multiply_panels(x, rows, products);
+  kernels::quantize_columns(x.floats(rows.first), x.n_value(), rows.size(), x.n_value(), columns_);
+  multiply_columns(rows, products);
+}
+
+void NativeProducts::multiply_panels(const ProductRows& x, RowRange rows, Products products) {
+  auto gemm = [&](const Product& product) {
+    kernels::Gemm g;
+    g.x = x.row(rows.first);
+    g.x_stride = x.row_bytes();
+    g.m = rows.size();
+    g.w = *product.w;
+    g.out_stride = g.w.n_row;
+    g.out = product.out + size_t{rows.first} * g.w.n_row;
+    return g;
+  };
+  uint32_t n_panel = 0;
+  for (const Product& product : products) n_panel += kernels::n_panel(gemm(product));
+  pool_.run(n_panel, [&](uint32_t item, uint32_t thread) {
+    for (const Product& product : products) {
+      const kernels::Gemm g = gemm(product);
+      if (item < kernels::n_panel(g)) {
+        kernels::multiply_panel(tile_, g, item, scratch_[thread].gemm);
+        return;
+      }
+      item -= kernels::n_panel(g);
+    }
+  });
+}
+
+// The rows of the matrices, one after the other, are shared out.
+void NativeProducts::multiply_columns(RowRange rows, Products products) {
+  uint32_t n_row = 0;
+  for (const Product& product : products) n_row += product.w->n_row;
+  const uint32_t n_item_most = pool_.n_thread() == 1 ? 1 : pool_.n_thread() * kItemsPerThread;
+  const uint32_t n_item = std::clamp(n_row / kMatvecRows, 1u, n_item_most);
+  pool_.run(n_item, [&](uint32_t item, uint32_t) {
+    auto begin = static_cast<uint32_t>(uint64_t{n_row} * item / n_item);
+    auto end = static_cast<uint32_t>(uint64_t{n_row} * (item + 1) / n_item);
+    for (const Product& product : products) {
+      const NativeMatrix& w = *product.w;
+      if (begin < w.n_row) {
+        kernels::matvec(w, begin, std::min(end, w.n_row), columns_,
+                        product.out + size_t{rows.first} * w.n_row, w.n_row);
+      }
+      if (end <= w.n_row) return;
+      begin = begin > w.n_row ? begin - w.n_row : 0;
+      end -= w.n_row;
+    }
+  });
+}
+
+void NativeProducts::multiply_gated(const ProductRows& x, RowRange rows,
+                                    const NativeLayerWeights& w, kernels::Activation activation,
+                                    ProductRows& out) {
+  if (class_ == NumericClass::kPrefill) {
+    kernels::GatedGemm g;
+    g.x = x.row(rows.first);
+    g.x_stride = x.row_bytes();
+    g.m = rows.size();
+    g.gate = w.gate;
+    g.up = w.up;
+    g.activation = activation;
+    g.out = out.row(rows.first);
+    g.out_stride = out.row_bytes();
+    pool_.run(kernels::n_panel(g), [&](uint32_t item, uint32_t thread) {
+      kernels::multiply_panel(tile_, g, item, scratch_[thread].gemm);
+    });
+    return;
+  }
+  const size_t n_ff = w.gate.n_row;
+  float* const gate = gate_.get(rows.end * n_ff);
+  float* const up = up_.get(rows.end * n_ff);
+  multiply(x, rows, {{&w.gate, gate}, {&w.up, up}});
+  for (uint32_t i = rows.first; i < rows.end; ++i) {
+    kernels::gate(activation, gate + i * n_ff, up + i * n_ff, n_ff, out.floats(i));
+  }
+}
+
+void NativeProducts::attend(const AttentionStep& step, RowRange rows, ProductRows& out) {
+  if (class_ == NumericClass::kPrefill) {
+    attend_prefill(step, rows, out);
+  } else {
+    attend_decode(step, rows, out);
+  }
+}
+
+// The queries of one kv head's group.
+kernels::Attention NativeProducts::of_head(const AttentionStep& step, uint32_t head,
+                                           RowRange rows) {
+  kernels::Attention a = step.shape;
+  a.positions = step.positions.subspan(rows.first, rows.size());
+  a.k = kv_rows(*step.kv, step.layer, kv::Part::kKey, head);
+  a.v = kv_rows(*step.kv, step.layer, kv::Part::kValue, head);
+  a.q += rows.first * a.q_stride + size_t{head} * a.n_group * a.d_head_k;
+  return a;
+}
+
+// An item is one kv head and a block of queries. The last queries see the most keys: they go first,
+// so that no thread ends late.
+void NativeProducts::attend_prefill(const AttentionStep& step, RowRange rows, ProductRows& out) {
+  const uint32_t n_head_kv = step.kv->shape().n_head_kv;
+  const uint32_t block = std::clamp(kAttentionRows / step.shape.n_group, 1u, rows.size());
+  const uint32_t n_block = ceil_div(rows.size(), block);
+  pool_.run(n_block * n_head_kv, [&](uint32_t item, uint32_t thread) {
+    const uint32_t head = item % n_head_kv;
+    const uint32_t begin = rows.first + (n_block - 1 - item / n_head_kv) * block;
+    kernels::Attention a = of_head(step, head, {begin, std::min(begin + block, rows.end)});
+    a.out_stride = out.row_bytes();
+    a.out = out.row(begin) + size_t{head} * a.n_group * a.d_head_v * value_bytes();
+    kernels::attend(tile_, a, scratch_[thread].attention);
+  });
+}
+
+// An item is one kv head and a segment of keys.
+void NativeProducts::attend_decode(const AttentionStep& step, RowRange rows, ProductRows& out) {
+  const uint32_t n_head_kv = step.kv->shape().n_head_kv;
+  const kernels::Attention first_head = of_head(step, 0, rows);
+  const kernels::SegmentRange range = kernels::segments(first_head);
+  const uint32_t n_segment = range.end - range.first;
+  const size_t n_value = kernels::segment_values(first_head);
+  float* const parts = segments_.get(n_head_kv * n_segment * n_value);
+  pool_.run(n_head_kv * n_segment, [&](uint32_t item, uint32_t thread) {
+    kernels::attend_segment(of_head(step, item / n_segment, rows), range.first + item % n_segment,
+                            parts + item * n_value, scratch_[thread].attention);
+  });
+  for (uint32_t head = 0; head < n_head_kv; ++head) {
+    kernels::join_segments(
+        first_head, n_segment, parts + head * n_segment * n_value,
+        out.floats(rows.first) + size_t{head} * first_head.n_group * first_head.d_head_v,
+        out.n_value());
+  }
+}
+
+}  // namespace headstart::exec

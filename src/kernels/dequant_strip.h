@@ -1,0 +1,39 @@
+// kernels/dequant_strip.h: a strip of weight rows as f32, transposed, as a panel's columns are.
+//
+// The quants are transposed while they are bytes: 16 rows × 16 bytes are a few shuffles, after
+// which a vector holds the same weights of many rows and meets vectors of their scales. The
+// alternative, kernels/dequant.h and a transposition of f32, takes three to five times as long.
+//
+//   units    strides of rows in bytes, of out in floats
+//   threads  pure
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/dequant.h"
+
+namespace headstart::kernels {
+
+// Rows that become columns together.
+inline constexpr size_t kStrip = 16;
+
+// Weights of a strip that callers who do more with them take at a time: they stay in the level-1
+// cache, and it is a multiple of every block.
+inline constexpr size_t kStripPiece = 256;
+
+// kStrip rows of weights, of any alignment. Those that do not exist are zero.
+struct StripRows {
+  WeightType type = WeightType::kF32;
+  const std::byte* first = nullptr;  // row 0
+  size_t stride = 0;
+  size_t begin = 0, end = kStrip;  // the rows that exist
+
+  // The same rows without their first n weights, a multiple of the block.
+  StripRows from(size_t n) const { return {type, first + row_bytes(type, n), stride, begin, end}; }
+};
+
+// out[i * out_stride + r] = weight i of row r, r < kStrip, to the bits of dequantize_row. n is a
+// multiple of the block. Nothing is read beyond the n weights of a row that exists.
+void dequantize_strip(const StripRows& rows, size_t n, float* out, size_t out_stride);
+
+}  // namespace headstart::kernels

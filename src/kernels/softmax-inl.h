@@ -1,0 +1,108 @@
+// The softmax of attention, for sources that Highway compiles once for each instruction set.
+#if defined(HEADSTART_KERNELS_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADSTART_KERNELS_SOFTMAX_INL_H_
+#undef HEADSTART_KERNELS_SOFTMAX_INL_H_
+#else
+#define HEADSTART_KERNELS_SOFTMAX_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "kernels/attention.h"
+#include "kernels/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headstart::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, kColumnPad>;
+using V = hn::VFromD<D>;
+
+// Below every score, yet finite: the difference of two is a number.
+constexpr float kFloor = -1e30f;
+
+// The keys that one query sees of some, as columns of its scores.
+struct Visible {
+  uint32_t begin;
+  uint32_t end;
+};
+
+// The first key that a query at this position sees.
+inline uint32_t WindowBegin(const Attention& a, uint32_t position) {
+  return a.n_window != 0 && position + 1 > a.n_window ? position + 1 - a.n_window : 0;
+}
+
+// The first that any query sees; what lies before was perhaps never loaded.
+inline uint32_t FirstKey(const Attention& a) { return WindowBegin(a, a.positions.front()); }
+
+// Of the keys [key_first, key_first + n_col).
+inline Visible Seen(const Attention& a, uint32_t key_first, uint32_t position, uint32_t n_col) {
+  const uint32_t first = WindowBegin(a, position);
+  const uint32_t begin = first > key_first ? first - key_first : 0;
+  const uint32_t end = position + 1 > key_first ? position + 1 - key_first : 0;
+  return {std::min(begin, n_col), std::min(end, n_col)};
+}
+
+// Scores [n_col] become weights 2^(score - max); returns their total and raises *max.
+inline float Softmax(const Attention& a, Visible seen, uint32_t n_col, float* scores, float* max) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V hidden = hn::Set(d, 2 * kFloor);
+  const bool all = seen.begin == 0 && seen.end == n_col;
+  const V lane = hn::Iota(d, 0);
+  V highest = hn::Set(d, *max);
+  for (size_t i = 0; i < n_col; i += lanes) {
+    V s = hn::LoadU(d, scores + i);
+    if (a.soft_cap != 0) {
+      s = hn::Mul(tanh_of(d, hn::Mul(s, hn::Set(d, 1 / a.soft_cap))),
+                  hn::Set(d, a.soft_cap * kLog2E));
+    }
+    if (!all) {
+      const V at = hn::Add(lane, hn::Set(d, static_cast<float>(i)));
+      const auto in = hn::And(hn::Ge(at, hn::Set(d, static_cast<float>(seen.begin))),
+                              hn::Lt(at, hn::Set(d, static_cast<float>(seen.end))));
+      s = hn::IfThenElse(in, s, hidden);
+    }
+    if (!all || a.soft_cap != 0) hn::StoreU(s, d, scores + i);
+    highest = hn::Max(highest, s);
+  }
+  *max = hn::GetLane(hn::MaxOfLanes(d, highest));
+  const V top = hn::Set(d, *max);
+  V total = hn::Zero(d);
+  for (size_t i = 0; i < n_col; i += lanes) {
+    const V w = exp2_of(d, hn::Sub(hn::LoadU(d, scores + i), top));
+    hn::StoreU(w, d, scores + i);
+    total = hn::Add(total, w);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, total));
+}
+
+inline void Multiply(float factor, size_t n, float* x) {
+  const D d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
+  }
+}
+
+inline float Exp2(float x) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(exp2_of(d, hn::Set(d, x)));
+}
+
+// Row (query, head of the group) of the queries, scaled so that scores are powers of two.
+inline void ScaledQuery(const Attention& a, size_t row, float* out) {
+  const float* q = a.q + row / a.n_group * a.q_stride + row % a.n_group * a.d_head_k;
+  std::copy_n(q, a.d_head_k, out);
+  Multiply(a.soft_cap != 0 ? a.scale : a.scale * kLog2E, a.d_head_k, out);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace headstart::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
