@@ -32,7 +32,7 @@ function(headstart_test name)
   target_compile_options(${name} PRIVATE ${HEADSTART_WARNINGS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
-  if(arg_LABELS MATCHES "^(unit|contract|fault)$")
+  if(arg_LABELS MATCHES "^(unit|contract|fault|threads)$")
     add_dependencies(sanitized_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60

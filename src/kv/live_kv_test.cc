@@ -92,7 +92,9 @@ TEST(LiveKv, MemoryComesWithUseAndGoesWithRelease) {
   }
   EXPECT_GT(resident_kib(), before_kib + 30 * 1024);
   (*kv)->release(16);
+#ifndef __SANITIZE_THREAD__  // which keeps notes of its own on every page that was written
   EXPECT_LT(resident_kib(), before_kib + 6 * 1024);
+#endif
   EXPECT_EQ(std::memcmp((*kv)->row(3, Part::kKey, 15), row.data(), 2048), 0);
 }
 
