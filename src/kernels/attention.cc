@@ -70,6 +70,7 @@ class Attender {
       StripRows keys{a_.k.type, a_.k.rows + (step.key_first + c) * a_.k.row_bytes, a_.k.row_bytes};
       keys.begin = c < begin ? std::min<size_t>(kStrip, begin - c) : 0;
       keys.end = c < step.n_key ? std::min<size_t>(kStrip, step.n_key - c) : 0;
+      keys.next = static_cast<std::ptrdiff_t>(kStrip * a_.k.row_bytes);
       ops_.pack_weights(keys, a_.d_head_k, c, kKeyStep, key_panel_);
     }
     const DequantizeRow value = dequantize_row_of(a_.v.type);

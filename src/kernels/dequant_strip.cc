@@ -3,8 +3,10 @@
 // The layouts of the blocks are written down in dequant.cc.
 #include "kernels/dequant_strip.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 
 #include "base/check.h"
 
@@ -19,11 +21,17 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A row's first weights. For rows that do not exist another one stands.
-using Row = const std::byte*;
+// Rows at their first weights. For those that do not exist others stand.
+struct Rows {
+  const std::byte* const* row;
+  std::ptrdiff_t next;
+
+  const std::byte* operator[](size_t r) const { return row[r]; }
+  Rows operator+(size_t r) const { return {row + r, next}; }
+};
 
 // n weights from `at` on, for the last ones of a row that fill no vector.
-void by_row(WeightType type, const Row* row, size_t at, size_t n, float* out, size_t stride) {
+void by_row(WeightType type, const Rows& row, size_t at, size_t n, float* out, size_t stride) {
   const WeightBlock block = block_of(type);
   const DequantizeRow dequantize = dequantize_row_of(type);
   float values[256];
@@ -50,14 +58,18 @@ constexpr size_t kLanes = hn::MaxLanes(DF());
 
 // The 16 bytes at `at` of every kStep-th row, a block each.
 template <size_t kStep, class D>
-HWY_INLINE hn::VFromD<D> blocks_at(D d, const Row* row, size_t at) {
+HWY_INLINE hn::VFromD<D> blocks_at(D d, const Rows& row, size_t at) {
   if constexpr (hn::MaxLanes(d) <= 16) {
     return hn::LoadU(d, reinterpret_cast<const uint8_t*>(row[0] + at));
   } else {
     const hn::Half<D> half;
-    const Row* const upper = row + hn::MaxLanes(half) / 16 * kStep;
+    const Rows upper = row + hn::MaxLanes(half) / 16 * kStep;
     return hn::Combine(d, blocks_at<kStep>(half, upper, at), blocks_at<kStep>(half, row, at));
   }
+}
+
+HWY_INLINE void prefetch(const Rows& row, size_t r, size_t at) {
+  hwy::Prefetch(row[r] + static_cast<std::ptrdiff_t>(at) + row.next);
 }
 
 struct Words {
@@ -65,7 +77,7 @@ struct Words {
 };
 
 // Words 0 to 3 of the 16 bytes at `at` of kLanes rows.
-HWY_INLINE Words words_at(const Row* row, size_t at) {
+HWY_INLINE Words head_at(const Rows& row, size_t at) {
   const DU d;
   const hn::Repartition<uint64_t, DU> d64;
   const DU8 d8;
@@ -81,6 +93,12 @@ HWY_INLINE Words words_at(const Row* row, size_t at) {
            hn::BitCast(d8, hn::InterleaveUpper(d64, low01, low23)),
            hn::BitCast(d8, hn::InterleaveLower(d64, high01, high23)),
            hn::BitCast(d8, hn::InterleaveUpper(d64, high01, high23))}};
+}
+
+// The same, and fetches what comes next while other work is done.
+HWY_INLINE Words words_at(const Rows& row, size_t at) {
+  for (size_t r = 0; r < kLanes; ++r) prefetch(row, r, at);
+  return head_at(row, at);
 }
 
 HWY_INLINE VF half_floats(VU bits) {
@@ -164,7 +182,7 @@ struct OfLanes {
 
 // Calls to_out(bytes with four weights' nibbles, the first weight's number).
 template <class ToOut>
-HWY_INLINE void for_nibbles(const Row* row, size_t at, const ToOut& to_out) {
+HWY_INLINE void for_nibbles(const Rows& row, size_t at, const ToOut& to_out) {
   const Words q = words_at(row, at);
   for (size_t c = 0; c < 4; ++c) {
     to_out(low(q.v[c]), 4 * c);
@@ -176,8 +194,8 @@ template <>
 struct Format<WeightType::kQ4_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 18};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const VF scale = times(lower_half(words_at(row, at).v[0]), kUnit);
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
     for_nibbles(row, at + 2, [&](V8 q, size_t i) HWY_ATTR {
       store(minus(q, 8), scale, out + i * stride, stride);
     });
@@ -188,8 +206,8 @@ template <>
 struct Format<WeightType::kQ4_1> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 20};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const Words head = words_at(row, at);
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const Words head = head_at(row, at);
     const VF scale = times(lower_half(head.v[0]), kUnit), offset = upper_half(head.v[0]);
     for_nibbles(row, at + 4, [&](V8 q, size_t i) HWY_ATTR {
       store(q, scale, offset, out + i * stride, stride);
@@ -198,7 +216,7 @@ struct Format<WeightType::kQ4_1> : OfLanes {
 };
 
 // Where the fifth bits of four weights are set, the first of which is number i of the block.
-HWY_INLINE hn::MFromD<DU8> fifth_set(V8 bits, size_t i) {
+HWY_INLINE auto fifth_set(V8 bits, size_t i) {
   alignas(16) static constexpr uint8_t kByte[16] = {0, 0, 0, 0, 4,  4,  4,  4,
                                                     8, 8, 8, 8, 12, 12, 12, 12};
   alignas(16) static constexpr uint8_t kBit[2][16] = {
@@ -213,9 +231,9 @@ template <>
 struct Format<WeightType::kQ5_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 22};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const VF scale = times(lower_half(words_at(row, at).v[0]), kUnit);
-    const V8 fifth = words_at(row, at + 2).v[0];
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
+    const V8 fifth = head_at(row, at + 2).v[0];
     for_nibbles(row, at + 6, [&](V8 q, size_t i) HWY_ATTR {
       const V8 minus_16 = hn::Or(q, hn::Set(DU8(), 0xF0));
       store(hn::IfThenElse(fifth_set(fifth, i), q, minus_16), scale, out + i * stride, stride);
@@ -227,8 +245,8 @@ template <>
 struct Format<WeightType::kQ5_1> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 24};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const Words head = words_at(row, at);
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const Words head = head_at(row, at);
     const VF scale = times(lower_half(head.v[0]), kUnit), offset = upper_half(head.v[0]);
     const V8 fifth = head.v[1];
     for_nibbles(row, at + 8, [&](V8 q, size_t i) HWY_ATTR {
@@ -243,8 +261,8 @@ template <>
 struct Format<WeightType::kQ8_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 34};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const VF scale = times(lower_half(words_at(row, at).v[0]), kUnit);
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
     for (size_t i = 0; i < 32; i += 16) {
       const Words q = words_at(row, at + 2 + i);
       for (size_t c = 0; c < 4; ++c) store(q.v[c], scale, out + (i + 4 * c) * stride, stride);
@@ -256,11 +274,11 @@ template <>
 struct Format<WeightType::kIq4Nl> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 18};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     alignas(16) static constexpr int8_t kValue[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                       1,    13,   25,  38,  53,  69,  89,  113};
     const V8 values = hn::BitCast(DU8(), hn::LoadDup128(hn::RebindToSigned<DU8>(), kValue));
-    const VF scale = times(lower_half(words_at(row, at).v[0]), kUnit);
+    const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
     for_nibbles(row, at + 2, [&](V8 q, size_t i) HWY_ATTR {
       store(hn::TableLookupBytes(values, q), scale, out + i * stride, stride);
     });
@@ -288,11 +306,11 @@ template <>
 struct Format<WeightType::kQ2_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 84};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const V8 both = words_at(row, at + 68).v[3];
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const V8 both = head_at(row, at + 68).v[3];
     const VF d = scale_factor(lower_half(both)), d_offset = offset_factor(upper_half(both));
     SubBlocks sub;
-    const Words packed = words_at(row, at);
+    const Words packed = head_at(row, at);
     for (size_t c = 0; c < 4; ++c) {
       store(low(packed.v[c]), d, sub.scale + 4 * c * kLanes, kLanes);
       store(high(packed.v[c]), d_offset, sub.offset + 4 * c * kLanes, kLanes);
@@ -315,9 +333,9 @@ template <>
 struct Format<WeightType::kQ3_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 110};
 
-  static HWY_INLINE SubBlocks scales(const Row* row, size_t at) {
-    const VF d = scale_factor(upper_half(words_at(row, at + 94).v[3]));
-    const Words packed = words_at(row, at + 92);
+  static HWY_INLINE SubBlocks scales(const Rows& row, size_t at) {
+    const VF d = scale_factor(upper_half(head_at(row, at + 94).v[3]));
+    const Words packed = head_at(row, at + 92);
     const V8 w0 = packed.v[1], w1 = packed.v[2], upper = packed.v[3];
     const V8 s0 = hn::Or(low(w0), masked(left<4>(upper), 48));
     const V8 s1 = hn::Or(low(w1), masked(left<2>(upper), 48));
@@ -331,7 +349,7 @@ struct Format<WeightType::kQ3_K> : OfLanes {
     return sub;
   }
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     const SubBlocks sub = scales(row, at);
     for (size_t i = 0; i < 64; i += 16) {
       const size_t j = i / 32 * 8 + i / 16 % 2;
@@ -354,8 +372,8 @@ struct Format<WeightType::kQ3_K> : OfLanes {
 };
 
 // The head of Q4_K and Q5_K.
-HWY_INLINE SubBlocks sub_blocks_at(const Row* row, size_t at) {
-  const Words head = words_at(row, at);
+HWY_INLINE SubBlocks sub_blocks_at(const Rows& row, size_t at) {
+  const Words head = head_at(row, at);
   const VF d = scale_factor(lower_half(head.v[0]));
   const VF d_offset = offset_factor(upper_half(head.v[0]));
   SubBlocks sub;
@@ -372,7 +390,7 @@ template <>
 struct Format<WeightType::kQ4_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 144};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     const SubBlocks sub = sub_blocks_at(row, at);
     for (size_t i = 0; i < 128; i += 16) {
       const size_t j = i / 32 * 2;
@@ -390,7 +408,7 @@ template <>
 struct Format<WeightType::kQ5_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 176};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     const SubBlocks sub = sub_blocks_at(row, at);
     for (size_t i = 0; i < 32; i += 16) {
       Words fifth = words_at(row, at + 16 + i);
@@ -413,10 +431,10 @@ template <>
 struct Format<WeightType::kQ6_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 210};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
-    const VF d = scale_factor(upper_half(words_at(row, at + 194).v[3]));
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    const VF d = scale_factor(upper_half(head_at(row, at + 194).v[3]));
     SubBlocks sub;
-    const Words scales = words_at(row, at + 192);
+    const Words scales = head_at(row, at + 192);
     for (size_t c = 0; c < 4; ++c) store(scales.v[c], d, sub.scale + 4 * c * kLanes, kLanes);
     for (size_t i = 0; i < 64; i += 16) {
       const size_t j = i / 32 * 8 + i / 16 % 2;
@@ -445,7 +463,7 @@ template <>
 struct Format<WeightType::kF32> : OfLanes {
   static constexpr WeightBlock kBlock = {4, 16};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     const Words q = words_at(row, at);
     for (size_t c = 0; c < 4; ++c) {
       hn::StoreU(hn::BitCast(DF(), q.v[c]), DF(), out + c * stride);
@@ -457,7 +475,7 @@ template <>
 struct Format<WeightType::kBf16> : OfLanes {
   static constexpr WeightBlock kBlock = {8, 16};
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
     const Words q = words_at(row, at);
     for (size_t c = 0; c < 4; ++c) {
       const VU both = hn::BitCast(DU(), q.v[c]);
@@ -477,7 +495,7 @@ struct Format<WeightType::kF16> {
   using V16 = hn::VFromD<D16>;
 
   // Blocks: rows 0 and 8 or, of a single one, row 0; of four the second two are the next 8 weights.
-  static HWY_INLINE V16 load(const Row* row, size_t at) {
+  static HWY_INLINE V16 load(const Rows& row, size_t at) {
     const DU8 d8;
     if constexpr (kLanes == 16) {
       const hn::Half<DU8> half;
@@ -504,7 +522,8 @@ struct Format<WeightType::kF16> {
     hn::StoreU(hn::PromoteTo(d, hn::BitCast(dh, hn::UpperHalf(half, v))), d, out + upper);
   }
 
-  static HWY_INLINE void block(const Row* row, size_t at, float* out, size_t stride) {
+  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+    for (size_t r = 0; r < kRows; ++r) prefetch(row, r, at);
     V16 a[8], b[8];
     for (size_t r = 0; r < 8; ++r) a[r] = load(row + r, at);
     // b: weights 0-3 of rows 0-1, 2-3, 4-5, 6-7; then weights 4-7
@@ -524,7 +543,8 @@ struct Format<WeightType::kF16> {
 #endif  // HWY_TARGET != HWY_SCALAR
 
 template <WeightType kType>
-void Strip(const Row* row, size_t n, float* out, size_t stride) {
+void Strip(const std::byte* const* rows, std::ptrdiff_t next, size_t n, float* out, size_t stride) {
+  const Rows row = {rows, next};
   size_t at = 0;
 #if HWY_TARGET != HWY_SCALAR
   using F = Format<kType>;
@@ -539,7 +559,8 @@ void Strip(const Row* row, size_t n, float* out, size_t stride) {
 
 }  // namespace
 
-using StripFunction = void (*)(const Row* row, size_t n, float* out, size_t stride);
+using StripFunction = void (*)(const std::byte* const* rows, std::ptrdiff_t next, size_t n,
+                               float* out, size_t stride);
 
 StripFunction StripOf(WeightType type) {
   switch (type) {
@@ -578,7 +599,7 @@ void dequantize_strip(const StripRows& rows, size_t n, float* out, size_t out_st
     for (size_t r = 0; r < kStrip; ++r) {
       row[r] = rows.first + std::clamp(r, rows.begin, rows.end - 1) * rows.stride;
     }
-    strip(row, n, out, out_stride);
+    strip(row, rows.next, n, out, out_stride);
   }
   const size_t n_before = any ? rows.begin : kStrip, n_after = any ? kStrip - rows.end : 0;
   if (n_before + n_after == 0) return;
