@@ -151,8 +151,8 @@ Result<void> Engine::Impl::check_memory(uint32_t n_token) const {
       kv->bytes_for(n_token) - kv->bytes_for(std::min(n_token, n_token_resident));
   const uint64_t row_floats = uint64_t{p.d_model} * 4 + uint64_t{p.n_ff} * 2 +
                               uint64_t{p.n_head} * p.d_head_k * 3 + n_token;
-  const uint64_t work_bytes =
-      std::min(n_token, options.n_batch) * row_floats * 4 + p.n_vocab * 8ull;
+  const uint64_t logits_bytes = (executor->n_decode_max() + 1ull) * p.n_vocab * 4;
+  const uint64_t work_bytes = std::min(n_token, options.n_batch) * row_floats * 4 + logits_bytes;
   const uint64_t available = available_memory_bytes();
   if (kv_bytes + work_bytes <= available) return {};
   return Error{Code::kExhausted, "this request needs " + mib(kv_bytes + work_bytes) + " (" +
@@ -187,6 +187,8 @@ Result<Completion> Engine::complete(const CompletionRequest& request) {
     s.n_prompt_token += completion->n_prompt;
     s.n_cached_token += completion->n_cached;
     s.n_generated_token += completion->tokens.size();
+    s.n_proposed_token += completion->n_proposed;
+    s.n_accepted_token += completion->n_accepted;
     s.kv_bytes = impl_->kv->bytes_for(
         static_cast<uint32_t>(completion->n_prompt + completion->tokens.size()));
   }

@@ -42,6 +42,7 @@ struct EngineOptions {
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
   uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier
   store::ReuseMode reuse = store::ReuseMode::kExact;  // of a request that does not say
+  uint32_t n_propose_max = 0;                         // of a request that does not say
 };
 
 // Share of `phase` that is done, 0 to 1. Called from the computing thread.
@@ -53,7 +54,10 @@ struct CompletionRequest {
   model::SamplingOptions sampling;
   std::vector<std::string> stop;  // ends the text before any of these; at most 16, none empty
   std::optional<store::ReuseMode> reuse;  // nothing: the engine's
-  std::string salt;                       // partitions the store; at most 256 bytes
+  // Most tokens that a decode step computes on trial (exec/prompt_lookup.h): 0 is off, nothing the
+  // engine's, more than the executor can do is cut. The answer is the same whatever it is.
+  std::optional<uint32_t> n_propose_max;
+  std::string salt;  // partitions the store; at most 256 bytes
   std::stop_token cancel;
   ProgressFn progress;  // may be empty
   // Receives the text as it is generated, always whole UTF-8 sequences, stop strings held back.
@@ -70,6 +74,8 @@ struct Completion {
   uint32_t n_prompt = 0;
   uint32_t n_cached = 0;          // prompt tokens not computed
   uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only
+  uint32_t n_proposed = 0;        // tokens computed on trial while decoding
+  uint32_t n_accepted = 0;        // of these, tokens that the sampler then picked
   double ttft_ms = 0;             // prompt given to first token sampled
   double lookup_ms = 0, load_ms = 0, compute_ms = 0;  // parts of ttft_ms
   double prefill_tok_s = 0;  // computed prompt tokens per second of compute_ms
@@ -80,6 +86,7 @@ struct EngineStats {
   store::StoreStats store;
   uint64_t n_request = 0;
   uint64_t n_prompt_token = 0, n_cached_token = 0, n_generated_token = 0;
+  uint64_t n_proposed_token = 0, n_accepted_token = 0;
   uint64_t kv_bytes = 0;  // live K,V in use
   std::string kernels;    // what computes: executor, revision, instruction sets
 };

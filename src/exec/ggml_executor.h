@@ -32,6 +32,7 @@ class GgmlExecutor final : public LayerExecutor {
   std::string identity() const override;
   uint32_t grain() const override;
   uint32_t n_token_max() const override;
+  uint32_t n_decode_max() const override { return 1; }  // its bits depend on the batch
   Result<void> run(const LayerStep& step) override;
 
  private:

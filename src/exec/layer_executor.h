@@ -25,7 +25,7 @@ namespace headstart::exec {
 // The two ways of computing. A token's bits depend on its class, never on its neighbours (grain 1).
 enum class NumericClass {
   kPrefill,  // many tokens; prompts always use it, whatever the length
-  kDecode,   // one token at a time, for generated text
+  kDecode,   // one token or a few at a time, for generated text
 };
 
 enum class WantLogits { kNone, kLast, kAll };
@@ -71,6 +71,8 @@ class LayerExecutor {
   // Prefill gives the same bits however a prompt is sliced, if slices start at multiples of this.
   virtual uint32_t grain() const = 0;
   virtual uint32_t n_token_max() const = 0;  // of one step
+  // Of a decode step. Each of its tokens gets the bits that it has in a step of its own.
+  virtual uint32_t n_decode_max() const = 0;
   // Errors: kCancelled, kExhausted. K,V of the step's tokens are undefined after an error.
   virtual Result<void> run(const LayerStep& step) = 0;
 };

@@ -271,6 +271,9 @@ std::string NativeExecutor::identity() const {
 }
 
 uint32_t NativeExecutor::n_token_max() const { return impl_->options.n_token_max; }
+uint32_t NativeExecutor::n_decode_max() const {
+  return std::min(kernels::kMaxColumns, impl_->options.n_token_max);
+}
 
 Result<void> NativeExecutor::run(const LayerStep& step) {
   Impl& s = *impl_;
@@ -278,9 +281,8 @@ Result<void> NativeExecutor::run(const LayerStep& step) {
            "a step has 1 to n_token_max tokens");
   HS_CHECK(step.layer_first < step.layer_end && step.layer_end <= s.params().n_layer,
            "a step's layers");
-  HS_CHECK(
-      step.numeric_class == NumericClass::kPrefill || step.positions.size() <= kernels::kMaxColumns,
-      "a decode step's tokens");
+  HS_CHECK(step.numeric_class == NumericClass::kPrefill || step.positions.size() <= n_decode_max(),
+           "a decode step's tokens");
   s.begin(step);
   s.take_input();
   for (s.layer = step.layer_first; s.layer < step.layer_end; ++s.layer) {

@@ -36,7 +36,7 @@ class NativeExecutor final : public LayerExecutor {
   std::string identity() const override;
   uint32_t grain() const override { return 1; }
   uint32_t n_token_max() const override;
-  // Decode steps have at most kernels::kMaxColumns tokens.
+  uint32_t n_decode_max() const override;
   Result<void> run(const LayerStep& step) override;
 
  private:

@@ -13,6 +13,7 @@ Result<Completion> Session::run() {
   reuse();
   auto done = prefill();
   if (done.ok() && r_.n_predict > 0) done = generate();
+  settle();
   // What was computed is kept even if the client has left.
   if (collector_) collector_->finish(sequence_, plan_.n_strict);
   if (!done.ok()) return done.error();
@@ -74,8 +75,8 @@ void Session::collect_from(const store::Match& match, const Loaded& loaded) {
   }
 }
 
-Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
-                           WantLogits want) {
+Result<double> Session::step(std::span<const Token> tokens, uint32_t pos,
+                             NumericClass numeric_class, WantLogits want) {
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), pos);
   LayerStep s;
@@ -90,12 +91,13 @@ Result<void> Session::step(std::span<const Token> tokens, uint32_t pos, NumericC
   s.cancel = r_.cancel;
   const double begin_s = e_.clock.now_s();
   HS_RETURN_IF_ERROR(e_.executor->run(s));
-  if (collector_) {
-    collector_->computed(static_cast<uint32_t>(tokens.size()),
-                         cost_s(numeric_class, tokens.size(), e_.clock.now_s() - begin_s));
-    collector_->emit(sequence_, plan_.n_strict);
-  }
-  return {};
+  return e_.clock.now_s() - begin_s;
+}
+
+void Session::collect(NumericClass numeric_class, size_t n_token, double measured_s) {
+  if (!collector_) return;
+  collector_->computed(static_cast<uint32_t>(n_token), cost_s(numeric_class, n_token, measured_s));
+  collector_->emit(sequence_, plan_.n_strict);
 }
 
 // What prefilling these tokens would take: the price of losing them. Decoding, and a few tokens
@@ -114,9 +116,11 @@ Result<void> Session::prefill() {
   for (const plan::Slice& slice : plan_.slices) {
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
     const bool last = slice.end == out_.n_prompt;
-    HS_RETURN_IF_ERROR(step(std::span(r_.tokens).subspan(slice.first, slice.end - slice.first),
-                            slice.first, NumericClass::kPrefill,
-                            last && r_.n_predict > 0 ? WantLogits::kLast : WantLogits::kNone));
+    const auto tokens = std::span(r_.tokens).subspan(slice.first, slice.end - slice.first);
+    HS_ASSIGN_OR_RETURN(const double seconds,
+                        step(tokens, slice.first, NumericClass::kPrefill,
+                             last && r_.n_predict > 0 ? WantLogits::kLast : WantLogits::kNone));
+    collect(NumericClass::kPrefill, tokens.size(), seconds);
     if (r_.progress) r_.progress("prefill", static_cast<double>(slice.end) / out_.n_prompt);
   }
   out_.compute_ms = ms_since_start() - begin_ms;
@@ -143,10 +147,8 @@ Result<void> Session::generate() {
     }
     if (out_.tokens.size() >= r_.n_predict) break;
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    const auto pos = static_cast<uint32_t>(sequence_.size());
-    sequence_.push_back(token);
-    HS_RETURN_IF_ERROR(step({&token, 1}, pos, NumericClass::kDecode, WantLogits::kLast));
-    token = sampler_->sample(logits_);
+    HS_RETURN_IF_ERROR(advance(token));
+    token = sampler_->sample(logits_after());
   }
   const double decode_s = e_.clock.now_s() - begin_s;
   const size_t n_decoded = sequence_.size() - r_.tokens.size();
@@ -154,6 +156,57 @@ Result<void> Session::generate() {
   if (!deliver(stream_.finish())) return Error{Code::kCancelled, "cancelled"};
   out_.text = stream_.text();
   return {};
+}
+
+// Adds `token` to the sequence; its K,V and the logits after it are there then. Either the last
+// decode step computed them on trial, or a new one does. The sampler sees the same logits in the
+// same order as without proposals, so the text is the same.
+Result<void> Session::advance(Token token) {
+  if (n_used_ < decoded_.size() && decoded_[n_used_] == token) {
+    sequence_.push_back(token);
+    ++n_used_;
+    return {};
+  }
+  settle();
+  const auto pos = static_cast<uint32_t>(sequence_.size());
+  sequence_.push_back(token);
+  decoded_ = {token};
+  if (const uint32_t n = n_propose(); n > 0) {
+    if (!lookup_) lookup_.emplace(out_.n_prompt + r_.n_predict);
+    const auto proposal = lookup_->propose(sequence_, n);
+    decoded_.insert(decoded_.end(), proposal.begin(), proposal.end());
+  }
+  HS_ASSIGN_OR_RETURN(decoded_s_, step(decoded_, pos, NumericClass::kDecode, WantLogits::kAll));
+  n_used_ = 1;
+  return {};
+}
+
+// Proposals never reach beyond the last token whose K,V plain decoding would compute, so the
+// context and the live cache's pages are bounded as without them.
+uint32_t Session::n_propose() const {
+  const uint32_t n_wanted = std::min(r_.n_propose_max.value_or(e_.options.n_propose_max),
+                                     e_.executor->n_decode_max() - 1);
+  const auto n_left = r_.n_predict - static_cast<uint32_t>(out_.tokens.size());
+  return proposal_length_.best(std::min(n_wanted, n_left - 1));
+}
+
+std::span<const float> Session::logits_after() const {
+  const size_t n_vocab = e_.model->params().n_vocab;
+  return std::span(logits_).subspan((n_used_ - 1) * n_vocab, n_vocab);
+}
+
+// Closes the last decode step: what the sequence took of it is collected, the rest is forgotten.
+// Its rows in the live cache and in the capture window are written again before they are read.
+// Only then, because a chunk that leaves moves the window's rows, also those still on trial.
+void Session::settle() {
+  if (n_used_ == 0) return;
+  collect(NumericClass::kDecode, n_used_, decoded_s_);
+  const auto n_proposed = static_cast<uint32_t>(decoded_.size()) - 1;
+  proposal_length_.observe(n_proposed, n_used_ - 1);
+  out_.n_proposed += n_proposed;
+  out_.n_accepted += n_used_ - 1;
+  decoded_.clear();
+  n_used_ = 0;
 }
 
 }  // namespace headstart::exec

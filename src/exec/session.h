@@ -13,8 +13,10 @@
 #include "exec/chunk_collector.h"
 #include "exec/engine_parts.h"
 #include "exec/kv_loader.h"
+#include "exec/prompt_lookup.h"
 #include "exec/text_stream.h"
 #include "plan/prefill_plan.h"
+#include "plan/proposal_length.h"
 
 namespace headstart::exec {
 
@@ -38,8 +40,14 @@ class Session {
   void collect_from(const store::Match& match, const Loaded& loaded);
   Result<void> prefill();
   Result<void> generate();
-  Result<void> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
-                    WantLogits want);
+  Result<void> advance(Token token);
+  std::span<const float> logits_after() const;
+  void settle();
+  uint32_t n_propose() const;
+  // Computes and returns the seconds that it took.
+  Result<double> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
+                      WantLogits want);
+  void collect(NumericClass numeric_class, size_t n_token, double measured_s);
   double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
   bool deliver(const std::string& text) { return text.empty() || !r_.on_text || r_.on_text(text); }
 
@@ -51,7 +59,14 @@ class Session {
   std::optional<ChunkCollector> collector_;
   plan::PrefillPlan plan_;
   std::vector<uint32_t> positions_;  // of the step that runs
-  std::vector<float> logits_;
+  std::vector<float> logits_;  // of the newest step
+  std::optional<PromptLookup> lookup_;
+  plan::ProposalLength proposal_length_;
+  // The newest decode step: the token that was picked, then proposals. The first n_used are those
+  // that the sequence took; n_used is 0 where there is no step whose logits are of use.
+  std::vector<Token> decoded_;
+  uint32_t n_used_ = 0;
+  double decoded_s_ = 0;
   std::unique_ptr<model::Sampler> sampler_;
   Completion out_;
   double start_s_ = 0;
