@@ -21,6 +21,9 @@ void EngineFlags::add_to(CLI::App& app) {
       "--cpu", cpu,
       "instruction set of native kernels: auto, portable, avx2, avx512, avx512bf16, neon, "
       "neon-dotprod");
+  app.add_option(
+      "--spec-draft-n-max", options.n_propose_max,
+      "most tokens, looked up in the text so far, that a step computes on trial (0: off)");
   app.add_option("--cache-dir", cache_dir,
                  "folder of the stored KV cache (default ~/.cache/headstart/kv)");
   app.add_option("--cache-disk", cache_disk, "most bytes on disk, e.g. 512M or 4G");

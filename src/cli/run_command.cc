@@ -70,6 +70,8 @@ void print_json(const exec::Completion& c, const std::string& kernels) {
       {"n_prompt", c.n_prompt},
       {"n_cached", c.n_cached},
       {"n_cached_rounded", c.n_cached_rounded},
+      {"n_proposed", c.n_proposed},
+      {"n_accepted", c.n_accepted},
       {"ttft_ms", c.ttft_ms},
       {"lookup_ms", c.lookup_ms},
       {"load_ms", c.load_ms},

@@ -76,6 +76,7 @@ ApiResult<exec::CompletionRequest> admit(ApiRequest request, const Completer& co
   out.sampling.seed = request.seed.value_or(random_seed);
   out.stop = std::move(request.stop);
   out.reuse = request.reuse;
+  out.n_propose_max = request.n_propose_max;
   out.salt = std::move(request.salt);
   return out;
 }

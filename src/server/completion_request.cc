@@ -314,7 +314,7 @@ void parse_length(Fields& fields, ApiRequest& request) {
   }
 }
 
-void parse_reuse(Fields& fields, ApiRequest& request) {
+void parse_extension(Fields& fields, ApiRequest& request) {
   request.salt = fields.text("cache_salt", kSaltBytesMax);
   const json* extension = fields.object("headstart");
   if (!extension) return;
@@ -329,6 +329,9 @@ void parse_reuse(Fields& fields, ApiRequest& request) {
     } else {
       own.fail("reuse", "must be off, strict or exact");
     }
+  }
+  if (const auto n = own.integer("n_propose_max", 0, UINT32_MAX)) {
+    request.n_propose_max = static_cast<uint32_t>(*n);
   }
   if (own.error()) fields.set_error(*own.error());
 }
@@ -392,7 +395,7 @@ ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body) {
   parse_sampling(fields, request);
   parse_stop(fields, request);
   parse_stream(fields, request);
-  parse_reuse(fields, request);
+  parse_extension(fields, request);
   refuse_unsupported(fields);
   if (fields.error()) return tl::unexpected(*fields.error());
   return request;

@@ -44,6 +44,7 @@ struct ApiRequest {
   std::optional<uint32_t> seed;                          // nothing: choose one
   std::vector<std::string> stop;
   std::optional<store::ReuseMode> reuse;
+  std::optional<uint32_t> n_propose_max;
   std::string salt;
   bool stream = false;
   bool include_usage = false;

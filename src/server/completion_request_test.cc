@@ -153,6 +153,12 @@ TEST(CompletionRequest, ReadsReuseAndSalt) {
   EXPECT_EQ(chat(chat_with(R"("cache_salt":"alice")")).salt, "alice");
 }
 
+TEST(CompletionRequest, ReadsTheMostTokensToPropose) {
+  EXPECT_EQ(chat(chat_with(R"("headstart":{"n_propose_max":0})")).n_propose_max, 0u);
+  EXPECT_EQ(chat(chat_with(R"("headstart":{"n_propose_max":7})")).n_propose_max, 7u);
+  EXPECT_FALSE(chat(chat_with(R"("headstart":{"reuse":"off"})")).n_propose_max.has_value());
+}
+
 TEST(CompletionRequest, ReadsStreamOptions) {
   const ApiRequest r = chat(chat_with(R"("stream":true,"stream_options":{"include_usage":true})"));
   EXPECT_TRUE(r.stream);
@@ -203,6 +209,8 @@ TEST(CompletionRequest, NamesTheWrongField) {
       {R"("headstart":"off")", "headstart"},
       {R"("headstart":{"reuse":"approximate"})", "headstart.reuse"},
       {R"("headstart":{"reuse":1})", "headstart.reuse"},
+      {R"("headstart":{"n_propose_max":-1})", "headstart.n_propose_max"},
+      {R"("headstart":{"n_propose_max":"7"})", "headstart.n_propose_max"},
       {R"("cache_salt":5)", "cache_salt"},
       {R"("n":0)", "n"},
       {R"("n":2)", "n"},

@@ -37,6 +37,8 @@ json extension_of(const AnswerHead& head, const exec::Completion& c, double queu
           {"load_ms", c.load_ms},
           {"compute_ms", c.compute_ms},
           {"n_cached_rounded", c.n_cached_rounded},
+          {"n_proposed", c.n_proposed},
+          {"n_accepted", c.n_accepted},
           {"prefill_tok_s", c.prefill_tok_s},
           {"decode_tok_s", c.decode_tok_s},
           {"seed", head.seed}};

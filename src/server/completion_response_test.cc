@@ -22,6 +22,8 @@ exec::Completion completion() {
   c.n_prompt = 100;
   c.n_cached = 99;
   c.n_cached_rounded = 10;
+  c.n_proposed = 8;
+  c.n_accepted = 5;
   c.ttft_ms = 20;
   c.lookup_ms = 1;
   c.load_ms = 2;
@@ -75,6 +77,8 @@ TEST(CompletionResponse, SendsUsageOnlyWhereAsked) {
   EXPECT_EQ(e[1]["usage"], json::parse(R"({"prompt_tokens":100,"completion_tokens":3,
       "total_tokens":103,"prompt_tokens_details":{"cached_tokens":99}})"));
   EXPECT_EQ(e[1]["headstart"]["n_cached_rounded"], 10);
+  EXPECT_EQ(e[1]["headstart"]["n_proposed"], 8);
+  EXPECT_EQ(e[1]["headstart"]["n_accepted"], 5);
   EXPECT_EQ(e[2], "[DONE]");
 }
 

@@ -249,7 +249,7 @@ TEST_F(HttpServerTest, GeneratesExactlyAsManyTokensAsAsked) {
 TEST_F(HttpServerTest, HandsEveryFieldToTheEngine) {
   start();
   post(kChatPath, R"({"messages":[{"role":"user","content":"hi"}],"temperature":0.5,"seed":3,
-      "stop":"X","max_tokens":9,"cache_salt":"me","headstart":{"reuse":"strict"}})");
+      "stop":"X","max_tokens":9,"cache_salt":"me","headstart":{"reuse":"strict","n_propose_max":3}})");
   const auto seen = model->seen();
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0].sampling.temperature, 0.5f);
@@ -258,6 +258,7 @@ TEST_F(HttpServerTest, HandsEveryFieldToTheEngine) {
   EXPECT_EQ(seen[0].n_predict, 9u);
   EXPECT_EQ(seen[0].salt, "me");
   EXPECT_EQ(seen[0].reuse, store::ReuseMode::kStrict);
+  EXPECT_EQ(seen[0].n_propose_max, 3u);
 }
 
 TEST_F(HttpServerTest, TellsTheSeedItChose) {

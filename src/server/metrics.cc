@@ -67,6 +67,10 @@ void expose_engine(Exposition& out, const exec::EngineStats& stats) {
   out.single("cached_tokens_total", "counter", "Prompt tokens that were not computed.",
              stats.n_cached_token);
   out.single("generated_tokens_total", "counter", "Generated tokens.", stats.n_generated_token);
+  out.single("proposed_tokens_total", "counter", "Tokens computed on trial while decoding.",
+             stats.n_proposed_token);
+  out.single("accepted_tokens_total", "counter", "Of these, tokens that were then picked.",
+             stats.n_accepted_token);
   out.single("kv_bytes", "gauge", "Live K,V in use.", stats.kv_bytes);
   out.family("kernels_info", "gauge", "What computes.");
   out.sample("kernels_info", 1, fmt::format("kernels=\"{}\"", stats.kernels));

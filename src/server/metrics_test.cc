@@ -60,6 +60,8 @@ TEST(Metrics, ExposesTheEngine) {
   gauges.engine.emplace();
   gauges.engine->kernels = "native/2/AVX3";
   gauges.engine->n_cached_token = 17;
+  gauges.engine->n_proposed_token = 8;
+  gauges.engine->n_accepted_token = 5;
   store::TierStats disk;
   disk.n_hit = 9;
   gauges.engine->store.tiers.emplace_back("ram", store::TierStats{});
@@ -69,6 +71,8 @@ TEST(Metrics, ExposesTheEngine) {
   EXPECT_TRUE(has_line(text, "headstart_ready 1"));
   EXPECT_TRUE(has_line(text, "headstart_requests_waiting 4"));
   EXPECT_TRUE(has_line(text, "headstart_cached_tokens_total 17"));
+  EXPECT_TRUE(has_line(text, "headstart_proposed_tokens_total 8"));
+  EXPECT_TRUE(has_line(text, "headstart_accepted_tokens_total 5"));
   EXPECT_TRUE(has_line(text, "headstart_cache_hits_total{tier=\"disk\"} 9"));
   EXPECT_TRUE(has_line(text, "headstart_cache_hits_total{tier=\"ram\"} 0"));
 }
