@@ -11,6 +11,9 @@ Result<std::vector<Row>> bench_prefill(const BenchOptions& options);
 Result<std::vector<Row>> bench_decode(const BenchOptions& options);
 // KL of prefill and decode to f32 arithmetic on the same weights, against libllama's.
 Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
+// Text that quotes its prompt, and text that does not: decoding with prompt lookup against without,
+// the same tokens checked; and how many of the proposed tokens were accepted.
+Result<std::vector<Row>> bench_lookup(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

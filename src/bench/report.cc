@@ -26,12 +26,6 @@ Result<std::vector<Row>> run_eviction(const BenchOptions& options) {
   return rows;
 }
 
-double clock_s(clockid_t clock) {
-  timespec t;
-  ::clock_gettime(clock, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 std::string cpu_name() {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
@@ -48,6 +42,7 @@ const std::vector<Bench>& all_benches() {
       {"prefill", "prompt tokens per second against libllama", bench_prefill},
       {"decode", "generated tokens per second against libllama", bench_decode},
       {"accuracy", "distance from f32 arithmetic against libllama's", bench_accuracy},
+      {"lookup", "generated tokens per second with prompt lookup against without", bench_lookup},
       {"reuse", "time to first token with reuse against own cold run", bench_reuse},
       {"store", "a cold prompt with the store on against off", bench_store},
       {"load", "loading chunks into the live cache against memcpy", bench_load},
@@ -56,11 +51,16 @@ const std::vector<Bench>& all_benches() {
   return benches;
 }
 
+double now_s(uint32_t n_threads) {
+  timespec t;
+  ::clock_gettime(n_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 double measure_s(uint32_t n_threads, const std::function<void()>& work) {
-  const clockid_t clock = n_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-  const double begin_s = clock_s(clock);
+  const double begin_s = now_s(n_threads);
   work();
-  return clock_s(clock) - begin_s;
+  return now_s(n_threads) - begin_s;
 }
 
 const char* time_kind(uint32_t n_threads) { return n_threads == 1 ? "cpu" : "wall"; }

@@ -41,8 +41,9 @@ struct Bench {
 };
 const std::vector<Bench>& all_benches();
 
-// Seconds that `work` takes: process CPU time at one thread, because others may be busy here, else
+// Seconds since some moment: process CPU time at one thread, because others may be busy here, else
 // wall time.
+double now_s(uint32_t n_threads);
 double measure_s(uint32_t n_threads, const std::function<void()>& work);
 const char* time_kind(uint32_t n_threads);  // "cpu" or "wall"
 

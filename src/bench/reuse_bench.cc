@@ -9,8 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "bench/documents.h"
 #include "bench/model_benches.h"
 #include "exec/engine.h"
 #include "exec/kv_loader.h"
@@ -43,23 +43,6 @@ class ScratchDir {
  private:
   fs::path path_;
 };
-
-// Text that every Debian machine has, cut to about n_token tokens of this model.
-Result<std::string> documents(const model::Tokenizer& tokenizer, size_t n_token) {
-  std::string text;
-  for (const char* name : {"GPL-3", "Apache-2.0", "LGPL-2.1", "GFDL-1.3"}) {
-    std::ifstream in(fs::path("/usr/share/common-licenses") / name);
-    std::stringstream part;
-    part << in.rdbuf();
-    text += part.str();
-  }
-  auto tokens = tokenizer.encode(text, false, false);
-  if (tokens.size() < n_token) {
-    return Error{Code::kNotFound, "/usr/share/common-licenses has too little text for this bench"};
-  }
-  tokens.resize(n_token);
-  return tokenizer.decode(tokens);
-}
 
 Result<std::unique_ptr<exec::Engine>> open_engine(const fs::path& model, const BenchOptions& o,
                                                   const std::optional<fs::path>& cache) {
