@@ -82,13 +82,6 @@ HS_INLINE T at(Bytes p) {
   return v;
 }
 
-template <class T>
-HS_INLINE T at(Bytes p) {
-  T v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-
 // The f16 at p of eight blocks.
 template <int kStride>
 HS_INLINE void halves_at(Bytes p, float32x4_t out[2]) {
