@@ -19,6 +19,11 @@ endfunction()
 # What ./run test runs again under the sanitizers; the other tests need the optimised build.
 add_custom_target(sanitized_tests)
 
+# What ./run test --all runs under an emulator in the tree of another CPU, where their label is
+# `emulated`: what has a source or a compiled form of its own for each CPU.
+add_custom_target(emulated_tests)
+set(emulated_names kernels_test golden_dequant_test)
+
 # headstart_test(NAME SOURCES file... DEPS lib... [LABELS label...] [TIMEOUT seconds])
 function(headstart_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -34,6 +39,11 @@ function(headstart_test name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   if(arg_LABELS MATCHES "^(unit|contract|fault|threads)$")
     add_dependencies(sanitized_tests ${name})
+  endif()
+  if(CMAKE_CROSSCOMPILING AND name IN_LIST emulated_names)
+    add_dependencies(emulated_tests ${name})
+    set(arg_LABELS emulated)
+    math(EXPR arg_TIMEOUT "10 * ${arg_TIMEOUT}")
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")

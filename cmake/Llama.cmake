@@ -58,7 +58,8 @@ if(NOT EXISTS "${llama_build}/complete")
   endif()
   set(toolchain "")
   if(CMAKE_TOOLCHAIN_FILE)
-    set(toolchain -DCMAKE_TOOLCHAIN_FILE=${CMAKE_TOOLCHAIN_FILE})
+    set(toolchain -DCMAKE_TOOLCHAIN_FILE=${CMAKE_TOOLCHAIN_FILE}
+                  -DHEADSTART_SYSROOT=${HEADSTART_SYSROOT})
   endif()
   execute_process(
     COMMAND ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/llama -B ${llama_build} -G Ninja

@@ -1,5 +1,6 @@
 # What every verb uses: where things lie, messages, errors, locks. Sourced, never run.
-# Each file sources the one below it: lib.sh, packages.sh, fetch.sh, tree.sh.
+# Each file sources the one below it: lib.sh, packages.sh, fetch.sh, sysroot.sh,
+# tree.sh.
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # root and cache are read by the files that source this one
 #

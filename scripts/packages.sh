@@ -13,10 +13,15 @@ need_packages() {
   [[ -z $missing ]] || with_lock "$cache/.lock-packages" install_packages "$@"
 }
 
+# package_names GROUP...: one a line.
+package_names() {
+  awk -v groups=" $* " '!/^#/ && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
+    "$root/scripts/packages.txt"
+}
+
 missing_packages() {
   local wanted installed package
-  wanted=$(awk -v groups=" $* " '!/^#/ && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
-    "$root/scripts/packages.txt")
+  wanted=$(package_names "$@")
   # shellcheck disable=SC2086  # one word a package
   installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null |
     sed -n 's/^installed //p') || true # dpkg-query fails where it does not know a package

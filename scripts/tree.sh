@@ -1,6 +1,6 @@
 # Configures and builds the tree of one CMake preset. Sourced, never run.
 # shellcheck shell=bash source-path=SCRIPTDIR
-source "$(dirname "${BASH_SOURCE[0]}")/fetch.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/sysroot.sh"
 
 # Another checkout of the same source finds its objects in ccache.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
@@ -11,6 +11,10 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 build_tree() {
   need_packages build
   ensure_source
+  if [[ $1 == aarch64 ]]; then
+    need_packages aarch64
+    ensure_sysroot
+  fi
   with_lock "$root/build/.lock-$1" configure_and_compile "$1" "$2"
 }
 

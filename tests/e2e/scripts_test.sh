@@ -24,7 +24,7 @@ make_scratch() {
   write_pip
   export HOME="$PWD/home" HEADSTART_MODELS="$PWD/models" HEADSTART_LLAMA_DIR="$PWD/llama"
   export PATH="$PWD/fake:$PATH" TMPDIR="$PWD/tmp"
-  unset XDG_CACHE_HOME
+  unset XDG_CACHE_HOME HEADSTART_SYSROOT
 }
 
 write_project() {
@@ -32,7 +32,8 @@ write_project() {
 {"version": 6, "configurePresets": [
   {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"},
   {"name": "asan", "inherits": "release"},
-  {"name": "tsan", "inherits": "release"}]}
+  {"name": "tsan", "inherits": "release"},
+  {"name": "aarch64", "inherits": "release"}]}
 JSON
   cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.25)
@@ -41,6 +42,7 @@ enable_testing()
 add_custom_target(headstart COMMAND cp ${CMAKE_SOURCE_DIR}/fake/program headstart)
 add_custom_target(everything ALL COMMAND touch everything)
 add_custom_target(sanitized_tests)
+add_custom_target(emulated_tests COMMAND touch emulated)
 function(labelled name label)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS "${label}")
@@ -48,6 +50,10 @@ endfunction()
 labelled(quick unit true)
 labelled(model golden sh -c "test -f \"$HEADSTART_TEST_QWEN\"")
 labelled(soak long true)
+get_filename_component(tree ${CMAKE_BINARY_DIR} NAME)
+if(tree STREQUAL aarch64)
+  labelled(kernel emulated test -f emulated)
+endif()
 include(more.cmake OPTIONAL)
 CMAKE
 }
@@ -89,7 +95,17 @@ BASH
   cat >fake/apt-get <<'BASH'
 #!/usr/bin/env bash
 echo "apt-get $*" >>"${0%/*}/../calls.txt"
+[[ ! -f ${0%/*}/../offline ]] || exit 100
 [[ " $* " != *" install "* ]] || rm "${0%/*}/../absent.txt"
+[[ " $* " != *" download "* ]] || for package in ${*##* download }; do
+  echo "${*#*APT::Architecture=}" >"$package.deb"
+done
+BASH
+  # A package has one file, named after it.
+  cat >fake/dpkg-deb <<'BASH'
+#!/usr/bin/env bash
+mkdir -p "$3/usr/share"
+cp "$2" "$3/usr/share/$(basename "$2" .deb)"
 BASH
   cat >fake/sudo <<'BASH'
 #!/usr/bin/env bash
@@ -97,7 +113,7 @@ BASH
 [[ $1 != -n ]] || shift
 exec "$@"
 BASH
-  chmod +x fake/{dpkg-query,apt-get,sudo}
+  chmod +x fake/{dpkg-query,dpkg-deb,apt-get,sudo}
 }
 
 # A python3 whose `-m pip download` makes a wheel that holds the requirement's own name.
@@ -311,6 +327,25 @@ Build.NamesThePresetThatIsMissing() {
   expect contains err.txt "could not configure fast"
 }
 
+Build.FetchesTheLibrariesOfAnotherCpu() {
+  expect_exit 0 ./run build aarch64
+  expect test -x build/aarch64/headstart
+  local sysroot
+  sysroot=$(echo home/.cache/headstart/sysroot/arm64-*)
+  expect contains "$sysroot/usr/share/libhwy-dev" arm64
+  expect test "$(find home/.cache/headstart/sysroot -name '.fetch*')" = ""
+  expect_exit 0 ./run build aarch64
+  expect test "$(grep -c ' download ' calls.txt)" -eq 1
+  expect test -z "$(grep ' install ' calls.txt)"
+}
+
+Build.KeepsNoHalfOfTheLibraries() {
+  touch offline
+  expect_exit 1 ./run build aarch64
+  expect contains err.txt "nothing is kept"
+  expect holds_only_locks home/.cache/headstart/sysroot
+}
+
 Clean.RemovesTheBuildFolder() {
   mkdir -p build/release
   expect_exit 0 ./run clean
@@ -331,7 +366,17 @@ Test.AllAddsLongTestsAndThreads() {
   expect contains out.txt "release: 100% tests passed, 0 tests failed out of 4"
   expect contains out.txt "asan: 100% tests passed, 0 tests failed out of 1"
   expect contains out.txt "tsan: 100% tests passed, 0 tests failed out of 2"
-  expect test "$(tail -n 1 out.txt)" = "100% tests passed, 0 tests failed out of 7"
+  expect contains out.txt "aarch64: 100% tests passed, 0 tests failed out of 1"
+  expect test "$(tail -n 1 out.txt)" = "100% tests passed, 0 tests failed out of 8"
+  expect test ! -e build/aarch64/everything
+}
+
+Test.AllNeedsNoEmulatorOnThatCpu() {
+  printf '%s\n' '#!/bin/sh' 'echo aarch64' >fake/uname
+  chmod +x fake/uname
+  expect_exit 0 ./run test --all
+  expect test "$(tail -n 1 out.txt)" = "100% tests passed, 0 tests failed out of 5"
+  expect test ! -e build/aarch64
 }
 
 Test.FailsWithATest() {
