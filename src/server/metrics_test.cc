@@ -83,6 +83,7 @@ TEST(Metrics, FollowsTheExpositionFormat) {
   metrics.count_completion(completion(1), 0);
   Gauges gauges;
   gauges.engine.emplace();
+  gauges.engine->kernels = "native/2/AVX3";
   gauges.engine->store.tiers.emplace_back("ram", store::TierStats{});
   std::istringstream lines(metrics.expose(gauges));
   // POSIX syntax: g++ 12 warns inside std::regex under the sanitizers.
