@@ -232,29 +232,31 @@ TEST_F(Lookup, FillsTheContextToItsEnd) {
   EXPECT_EQ(stats.n_proposed_token, 2u * by_default->n_proposed);
 }
 
-// A stop string, and a token that ends the text, at every place; and what is stored after it.
 TEST_F(Lookup, EndsAtStopStrings) {
   const auto engine = open(gguf());
   const std::string text = ask(*engine, request(60), 0).completion.text;
-  uint32_t n_stopped = 0;
-  for (size_t at = 0; at + 3 <= text.size(); ++at) {
+  ASSERT_EQ(text.size(), 60u);
+  uint32_t n_accepted = 0;
+  for (size_t n = 1; n <= text.size(); ++n) {
     CompletionRequest r = request(60);
-    r.stop = {text.substr(at, 3), "never"};
+    r.stop = {text.substr(0, n), "never"};  // a shorter one would stand earlier as well
     const Completion c = expect_same(*engine, r);
-    n_stopped += c.finish == exec::FinishReason::kStop && c.n_accepted > 0;
+    EXPECT_EQ(c.finish, exec::FinishReason::kStop);
+    EXPECT_EQ(c.tokens.size(), n);
+    n_accepted += c.n_accepted;
   }
-  EXPECT_GT(n_stopped, 0u);
+  EXPECT_GT(n_accepted, 300u);
 }
 
 TEST_F(Lookup, StoresTheSameChunksWhereTheTextIsStopped) {
   const std::string text = ask(*open(gguf()), request(60), 0).completion.text;
-  for (const size_t at : {text.size() / 3, text.size() / 2, text.size() - 5}) {
+  for (const size_t n : {31u, 42u, 43u, 44u, 45u, 46u, 59u}) {
     TempDir plain, proposing;
     CompletionRequest r = request(60);
-    r.stop = {text.substr(at, 4)};
+    r.stop = {text.substr(0, n)};
     ask(*open(gguf(), "auto", plain / "kv"), r, 0);
     ask(*open(gguf(), "auto", proposing / "kv"), r, 7);
-    EXPECT_TRUE(stored(proposing / "kv") == stored(plain / "kv")) << at;
+    EXPECT_TRUE(stored(proposing / "kv") == stored(plain / "kv")) << n;
   }
 }
 
@@ -324,6 +326,9 @@ TEST_F(RealText, AnswersAsWithoutProposals) {
     r.sampling = sampled(0.7f);
     expect_same(*engine_, r);
   }
+  CompletionRequest stopped = request(prompts[0], 40);
+  stopped.stop = {"as the last"};
+  EXPECT_EQ(expect_same(*engine_, stopped).finish, exec::FinishReason::kStop);
   EXPECT_GT(n_accepted, 60u);
 }
 
