@@ -23,27 +23,33 @@ PromptLookup::PromptLookup(uint32_t n_token) {
   ends_[1] = {2, std::vector<uint32_t>(n_slot)};
 }
 
-std::vector<Token> PromptLookup::propose(std::span<const Token> sequence, uint32_t n_max) {
+void PromptLookup::follow(std::span<const Token> sequence) {
   while (n_token_ < sequence.size()) add(sequence.first(n_token_ + 1));
-  std::vector<Token> proposal;
-  if (n_source_ == 0) return proposal;
-  // Where the source reaches the end it goes on with the proposal itself: a text that repeats
-  // itself is proposed in full.
-  for (uint32_t i = n_source_; proposal.size() < n_max; ++i) {
-    proposal.push_back(i < n_token_ ? sequence[i] : proposal[i - n_token_]);
-  }
-  return proposal;
 }
 
 // Takes in the last token of `sequence`.
 void PromptLookup::add(std::span<const Token> sequence) {
-  const bool as_proposed = n_source_ != 0 && sequence[n_source_] == sequence.back();
-  n_source_ = as_proposed ? n_source_ + 1 : 0;
+  const bool as_proposed = n_match_ != 0 && sequence[n_source_] == sequence.back();
+  n_match_ = as_proposed ? n_match_ + 1 : 0;
+  ++n_source_;
   for (Ends& ends : ends_) {
     const uint32_t end = exchange(ends, sequence);
-    if (n_source_ == 0) n_source_ = end;
+    if (n_match_ == 0 && end != 0) {
+      n_source_ = end;
+      n_match_ = ends.n;
+    }
   }
   ++n_token_;
+}
+
+std::vector<Token> PromptLookup::propose(std::span<const Token> sequence, uint32_t n) const {
+  std::vector<Token> proposal;
+  // Where the source reaches the end it goes on with the proposal itself: a text that repeats
+  // itself is proposed in full.
+  for (uint32_t i = n_source_; proposal.size() < n; ++i) {
+    proposal.push_back(i < n_token_ ? sequence[i] : proposal[i - n_token_]);
+  }
+  return proposal;
 }
 
 // Where the sequence's last n tokens ended before, 0 for nowhere; they end here from now on.

@@ -7,7 +7,7 @@
 // A wrong proposal costs time only: exec/session.cc takes a token only where the sampler picks it.
 //
 //   memory   at most 8 MiB
-//   time     O(1) for each token of the sequence, O(n_max) for a proposal
+//   time     O(1) for each token of the sequence and of a proposal
 //   threads  one owner; pure
 #pragma once
 
@@ -24,9 +24,13 @@ class PromptLookup {
   // A longer sequence is looked up as well, but finds less of what is long past.
   explicit PromptLookup(uint32_t n_token);
 
-  // Up to n_max tokens that may follow `sequence`, which is the one of the last call and what was
-  // added since. Nothing where its end has not been seen before.
-  std::vector<Token> propose(std::span<const Token> sequence, uint32_t n_max);
+  // Takes in what was added to the sequence since the last call.
+  void follow(std::span<const Token> sequence);
+  // How many tokens at the sequence's end also stand where the proposal is taken from; 0: it has
+  // not been seen before.
+  uint32_t n_match() const { return n_match_; }
+  // n tokens that may come next, where n_match() is not 0. `sequence` is that of follow().
+  std::vector<Token> propose(std::span<const Token> sequence, uint32_t n) const;
 
  private:
   // Where each run of n tokens last ended: position after it, 0: nowhere, by its hash. Another run
@@ -40,7 +44,8 @@ class PromptLookup {
 
   Ends ends_[2];           // the longest first
   uint32_t n_token_ = 0;   // of the sequence, so far
-  uint32_t n_source_ = 0;  // the sequence goes on like its first n_source tokens do; 0: unknown
+  uint32_t n_source_ = 0;  // the sequence goes on like its first n_source tokens do
+  uint32_t n_match_ = 0;   // of which the last n_match are those at its end
 };
 
 }  // namespace headstart::exec

@@ -171,23 +171,26 @@ Result<void> Session::advance(Token token) {
   const auto pos = static_cast<uint32_t>(sequence_.size());
   sequence_.push_back(token);
   decoded_ = {token};
-  if (const uint32_t n = n_propose(); n > 0) {
-    if (!lookup_) lookup_.emplace(out_.n_prompt + r_.n_predict);
-    const auto proposal = lookup_->propose(sequence_, n);
-    decoded_.insert(decoded_.end(), proposal.begin(), proposal.end());
-  }
+  propose();
   HS_ASSIGN_OR_RETURN(decoded_s_, step(decoded_, pos, NumericClass::kDecode, WantLogits::kAll));
   n_used_ = 1;
   return {};
 }
 
-// Proposals never reach beyond the last token whose K,V plain decoding would compute, so the
-// context and the live cache's pages are bounded as without them.
-uint32_t Session::n_propose() const {
-  const uint32_t n_wanted = std::min(r_.n_propose_max.value_or(e_.options.n_propose_max),
-                                     e_.executor->n_decode_max() - 1);
-  const auto n_left = r_.n_predict - static_cast<uint32_t>(out_.tokens.size());
-  return proposal_length_.best(std::min(n_wanted, n_left - 1));
+// Adds proposals to the step. They never reach beyond the last token whose K,V plain decoding would
+// compute, so the context and the live cache's pages are bounded as without them.
+void Session::propose() {
+  const uint32_t n_allowed = std::min(r_.n_propose_max.value_or(e_.options.n_propose_max),
+                                      e_.executor->n_decode_max() - 1);
+  if (n_allowed == 0) return;
+  if (!lookup_) lookup_.emplace(out_.n_prompt + r_.n_predict);
+  lookup_->follow(sequence_);
+  n_match_ = lookup_->n_match();
+  if (n_match_ == 0) return;
+  const auto n_left = r_.n_predict - static_cast<uint32_t>(out_.tokens.size()) - 1;
+  const uint32_t n = proposal_length_.best(n_match_, std::min(n_allowed, n_left));
+  const auto proposal = lookup_->propose(sequence_, n);
+  decoded_.insert(decoded_.end(), proposal.begin(), proposal.end());
 }
 
 std::span<const float> Session::logits_after() const {
@@ -202,7 +205,7 @@ void Session::settle() {
   if (n_used_ == 0) return;
   collect(NumericClass::kDecode, n_used_, decoded_s_);
   const auto n_proposed = static_cast<uint32_t>(decoded_.size()) - 1;
-  proposal_length_.observe(n_proposed, n_used_ - 1);
+  if (n_match_ > 0) proposal_length_.observe(n_match_, n_proposed, n_used_ - 1);
   out_.n_proposed += n_proposed;
   out_.n_accepted += n_used_ - 1;
   decoded_.clear();

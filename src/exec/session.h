@@ -43,7 +43,7 @@ class Session {
   Result<void> advance(Token token);
   std::span<const float> logits_after() const;
   void settle();
-  uint32_t n_propose() const;
+  void propose();
   // Computes and returns the seconds that it took.
   Result<double> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
                       WantLogits want);
@@ -66,6 +66,7 @@ class Session {
   // that the sequence took; n_used is 0 where there is no step whose logits are of use.
   std::vector<Token> decoded_;
   uint32_t n_used_ = 0;
+  uint32_t n_match_ = 0;  // of its proposals
   double decoded_s_ = 0;
   std::unique_ptr<model::Sampler> sampler_;
   Completion out_;
