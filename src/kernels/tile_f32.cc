@@ -39,8 +39,10 @@ struct Block {
     const D d;
     V acc[kM][kN];
     const float* a[kM];
+#pragma GCC unroll 6
     for (size_t r = 0; r < kM; ++r) {
       a[r] = as_f32(t.a + (row + r) * t.a_stride);
+#pragma GCC unroll 4
       for (size_t j = 0; j < kN; ++j) {
         acc[r][j] =
             t.partial == nullptr
@@ -50,14 +52,19 @@ struct Block {
     }
     for (size_t k = 0; k < t.k; ++k, b += kN * kLanes) {
       V bv[kN];
+#pragma GCC unroll 4
       for (size_t j = 0; j < kN; ++j) bv[j] = hn::LoadU(d, b + j * kLanes);
+#pragma GCC unroll 6
       for (size_t r = 0; r < kM; ++r) {
         const V av = hn::Set(d, a[r][k]);
+#pragma GCC unroll 4
         for (size_t j = 0; j < kN; ++j) acc[r][j] = hn::MulAdd(av, bv[j], acc[r][j]);
       }
     }
+#pragma GCC unroll 6
     for (size_t r = 0; r < kM; ++r) {
       float* c = t.c + (row + r) * t.c_stride + column;
+#pragma GCC unroll 4
       for (size_t j = 0; j < kN; ++j) {
         const V sum = t.add ? hn::Add(hn::LoadU(d, c + j * kLanes), acc[r][j]) : acc[r][j];
         hn::StoreU(sum, d, c + j * kLanes);
