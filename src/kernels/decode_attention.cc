@@ -61,20 +61,27 @@ void Accumulate(const Rows<T>& v, size_t n_key, const float* weights, size_t at,
   const D d;
   const size_t lanes = hn::Lanes(d);
   V acc[kR][kN];
+#pragma GCC unroll 4
   for (size_t r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
     for (size_t j = 0; j < kN; ++j)
       acc[r][j] = hn::LoadU(d, sums + r * sums_stride + at + j * lanes);
   }
   for (size_t key = 0; key < n_key; ++key) {
     const T* row = v.row(key) + at;
     V value[kN];
+#pragma GCC unroll 4
     for (size_t j = 0; j < kN; ++j) value[j] = load(row + j * lanes);
+#pragma GCC unroll 4
     for (size_t r = 0; r < kR; ++r) {
       const V w = hn::Set(d, weights[r * kKeyBlock + key]);
+#pragma GCC unroll 4
       for (size_t j = 0; j < kN; ++j) acc[r][j] = hn::MulAdd(w, value[j], acc[r][j]);
     }
   }
+#pragma GCC unroll 4
   for (size_t r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
     for (size_t j = 0; j < kN; ++j)
       hn::StoreU(acc[r][j], d, sums + r * sums_stride + at + j * lanes);
   }
