@@ -107,16 +107,9 @@ class Attender {
 
     for (size_t r = 0; r < m; ++r) {
       float* const scores = scores_ + r * kKeyStep;
-      float& max = max_[row + r];
-      const float max_before = max;
       const Visible seen = Seen(a_, step.key_first, position(row + r), n_col);
-      const float total = Softmax(a_, seen, n_col, scores, &max);
-      if (max != max_before) {
-        const float shrink = Exp2(max_before - max);
-        Multiply(shrink, a_.d_head_v, sums_ + (row + r) * a_.d_head_v);
-        total_[row + r] *= shrink;
-      }
-      total_[row + r] += total;
+      Absorb(a_, seen, n_col, scores, &max_[row + r], &total_[row + r],
+             sums_ + (row + r) * a_.d_head_v);
       ops_.to_operand(scores, n_col, weights_ + r * kKeyStep * ops_.operand_bytes);
     }
 

@@ -93,6 +93,20 @@ inline float Exp2(float x) {
   return hn::GetLane(exp2_of(d, hn::Set(d, x)));
 }
 
+// One more step of a row's running softmax: its scores [n_col] become weights, and what was summed
+// before them shrinks to the new maximum.
+inline void Absorb(const Attention& a, Visible seen, uint32_t n_col, float* scores, float* max,
+                   float* total, float* sums) {
+  const float max_before = *max;
+  const float total_here = Softmax(a, seen, n_col, scores, max);
+  if (*max != max_before) {
+    const float shrink = Exp2(max_before - *max);
+    Multiply(shrink, a.d_head_v, sums);
+    *total *= shrink;
+  }
+  *total += total_here;
+}
+
 // Row (query, head of the group) of the queries, scaled so that scores are powers of two.
 inline void ScaledQuery(const Attention& a, size_t row, float* out) {
   const float* q = a.q + row / a.n_group * a.q_stride + row % a.n_group * a.d_head_k;
