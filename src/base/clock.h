@@ -4,6 +4,8 @@
 //   threads  every method may be called from any thread at once
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
 #include <chrono>
 
@@ -38,6 +40,13 @@ class FakeClock final : public Clock {
  private:
   std::atomic<double> now_s_;
 };
+
+// CPU time of all threads so far.
+inline double process_cpu_s() {
+  timespec t;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 // A point on the steady clock after which the caller no longer waits.
 using Deadline = std::chrono::steady_clock::time_point;

@@ -4,10 +4,9 @@
 // K,V: an implementation and a file of its own.
 #include <llama.h>
 
-#include <algorithm>
-#include <cmath>
 #include <fstream>
 
+#include "bench/divergence.h"
 #include "bench/model_benches.h"
 #include "exec/executor_choice.h"
 #include "exec/kv_shape.h"
@@ -109,27 +108,6 @@ Result<Logits> our_logits(const std::filesystem::path& path, std::span<const Tok
     first += n;
   }
   return all;
-}
-
-double log_of_sum(std::span<const float> row, float highest) {
-  double sum = 0;
-  for (const float x : row) sum += std::exp(static_cast<double>(x) - highest);
-  return std::log(sum) + highest;
-}
-
-// Mean over the rows of KL(reference || other), nats.
-double mean_kl(const Logits& reference, const Logits& other, size_t n_vocab) {
-  double total = 0;
-  for (size_t first = 0; first < reference.size(); first += n_vocab) {
-    const std::span p(reference.data() + first, n_vocab), q(other.data() + first, n_vocab);
-    const double zp = log_of_sum(p, *std::ranges::max_element(p));
-    const double zq = log_of_sum(q, *std::ranges::max_element(q));
-    for (size_t i = 0; i < n_vocab; ++i) {
-      const double log_p = p[i] - zp;
-      total += std::exp(log_p) * (log_p - (q[i] - zq));
-    }
-  }
-  return total / (static_cast<double>(reference.size()) / static_cast<double>(n_vocab));
 }
 
 Result<std::vector<Token>> prose(const std::filesystem::path& model) {

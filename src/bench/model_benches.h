@@ -14,6 +14,8 @@ Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 // Text that quotes its prompt, and text that does not: decoding with prompt lookup against without,
 // the same tokens checked; and how many of the proposed tokens were accepted.
 Result<std::vector<Row>> bench_lookup(const BenchOptions& options);
+// Block-sparse prefill of 8000 tokens of text against dense: time, key blocks, KL.
+Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

@@ -80,6 +80,9 @@ void print_json(const exec::Completion& c, const std::string& kernels) {
       {"decode_tok_s", c.decode_tok_s},
       {"kernels", kernels},
   };
+  if (c.n_attention_causal > 0) {
+    out["attention_blocks"] = {{"active", c.n_attention_active}, {"causal", c.n_attention_causal}};
+  }
   std::printf("%s\n", out.dump().c_str());
 }
 

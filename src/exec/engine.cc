@@ -10,6 +10,7 @@
 #include "exec/ggml_graph.h"
 #include "exec/kv_shape.h"
 #include "exec/session.h"
+#include "kernels/sparse_attention.h"
 #include "model/fingerprint.h"
 #include "store/disk_tier.h"
 #include "store/ram_tier.h"
@@ -25,6 +26,25 @@ constexpr size_t kStopsMax = 16;
 constexpr uint64_t kStoreQueueBytesMin = uint64_t{256} << 20;
 
 std::string mib(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+Result<void> check_sparse_attention(const EngineOptions& o) {
+  if (o.sparse_attention == 0) return {};
+  if (!(o.sparse_attention >= 0.5f && o.sparse_attention <= 1)) {
+    return Error{Code::kInvalidArgument,
+                 "--sparse-attention: use a share of the attention mass from 0.5 to 1, or 0 for "
+                 "dense attention"};
+  }
+  if (o.n_batch < kernels::kQueryBlock) {
+    return Error{Code::kInvalidArgument, "--sparse-attention needs a batch of at least " +
+                                             std::to_string(kernels::kQueryBlock) + " tokens (-b)"};
+  }
+  return {};
+}
+
+// Part of the numeric identity.
+std::string attention_name(const EngineOptions& o) {
+  return o.sparse_attention == 0 ? "dense" : fmt::format("sparse:{}", o.sparse_attention);
+}
 
 }  // namespace
 
@@ -45,6 +65,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   if (options.n_batch < 16 || options.n_batch > 2048) {
     return Error{Code::kInvalidArgument, "the batch must have 16 to 2048 tokens"};
   }
+  HS_RETURN_IF_ERROR(check_sparse_attention(options));
   if (options.n_threads == 0) options.n_threads = std::max(1u, std::thread::hardware_concurrency());
   if (options.n_threads > 512) return Error{Code::kInvalidArgument, "use 1 to 512 threads"};
 
@@ -69,6 +90,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                                               {.n_threads = options.n_threads,
                                                .n_token_max = options.n_batch,
                                                .kernels = kernels,
+                                               .sparse_attention = options.sparse_attention,
                                                .progress = [&](double done) {
                                                  if (progress) progress("load", done);
                                                }}));
@@ -76,7 +98,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
       kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
   numeric = Sha256()
                 .update(executor->identity() + "/k=" + options.cache_type_k +
-                        "/v=" + options.cache_type_v + "/attention=dense")
+                        "/v=" + options.cache_type_v + "/attention=" + attention_name(options))
                 .finish();
   stats.kernels = executor->identity();
   return open_store(progress);
@@ -104,6 +126,14 @@ Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
                       model::fingerprint(options.model_path, digests, [&](double done) {
                         if (progress) progress("hash", done);
                       }));
+  // What sparse attention leaves out is no rounding: nothing of it may meet dense chunks, not even
+  // in mode exact.
+  if (options.sparse_attention > 0) {
+    fingerprint = Sha256()
+                      .update(std::as_bytes(std::span(fingerprint)))
+                      .update(attention_name(options))
+                      .finish();
+  }
   std::vector<std::unique_ptr<store::Tier>> tiers;
   if (options.ram_budget_bytes > 0) {
     tiers.push_back(std::make_unique<store::RamTier>(options.ram_budget_bytes));

@@ -37,7 +37,8 @@ struct EngineOptions {
   uint32_t n_batch = 512;            // most tokens computed in one graph, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
-  std::string kernels = "auto";                    // what computes: auto, native or ggml
+  std::string kernels = "auto";  // what computes: auto, native or ggml
+  float sparse_attention = 0;  // share of the attention mass that prefill keeps, 0.5 to 1; 0: dense
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;
   uint64_t ram_budget_bytes = 0;                      // 0: no RAM tier
@@ -80,6 +81,8 @@ struct Completion {
   double lookup_ms = 0, load_ms = 0, compute_ms = 0;  // parts of ttft_ms
   double prefill_tok_s = 0;  // computed prompt tokens per second of compute_ms
   double decode_tok_s = 0;   // generated tokens after the first, per second
+  // Of sparse attention, over layers, query heads and blocks of queries (exec/layer_executor.h).
+  uint64_t n_attention_active = 0, n_attention_causal = 0;
 };
 
 struct EngineStats {

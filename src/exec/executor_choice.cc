@@ -15,11 +15,17 @@ Result<Kernels> kernels_from_name(std::string_view name) {
 
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options) {
+  const bool sparse = options.sparse_attention > 0;
+  if (sparse && options.kernels == Kernels::kGgml) {
+    return Error{Code::kInvalidArgument,
+                 "ggml's kernels attend to all keys; sparse attention needs --kernels native"};
+  }
   if (options.kernels != Kernels::kGgml) {
-    auto native =
-        NativeExecutor::open(model, tables, {options.n_threads, options.n_token_max, options.tile});
+    auto native = NativeExecutor::open(
+        model, tables,
+        {options.n_threads, options.n_token_max, options.tile, options.sparse_attention});
     if (native.ok()) return std::unique_ptr<LayerExecutor>(*std::move(native));
-    if (options.kernels == Kernels::kNative) return native.error();
+    if (sparse || options.kernels == Kernels::kNative) return native.error();
     spdlog::info("{}", native.error().message);
   }
   HS_RETURN_IF_ERROR(model.place_matrices(options.progress));

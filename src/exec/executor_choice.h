@@ -26,10 +26,12 @@ struct ExecutorOptions {
   uint32_t n_token_max = 512;
   Kernels kernels = Kernels::kAuto;
   const kernels::TileOps* tile = nullptr;     // of native prefill; null: the fastest there is
+  float sparse_attention = 0;                 // share of prefill's attention mass; 0: dense
   std::function<void(double)> progress = {};  // of preparing weights, 0 to 1
 };
 
-// Model and tables must outlive the executor. Errors: kUnsupported, kExhausted.
+// Model and tables must outlive the executor. Errors: kUnsupported, kExhausted, kInvalidArgument
+// (sparse attention on ggml's kernels).
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options);
 

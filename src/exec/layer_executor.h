@@ -2,7 +2,8 @@
 //
 // Token-block-major prefill calls run() with all layers for one block after the other; layer-major
 // prefill with one layer for every block, the hidden states kept between; repair with scattered
-// positions. Every order gives the same bits where grain() is 1.
+// positions. Every order gives the same bits where grain() is 1, else every order whose blocks
+// begin at multiples of it.
 //
 //   shapes   outermost first
 //   threads  one run() at a time for each executor; K,V of layers outside the step's range may be
@@ -46,6 +47,22 @@ class HiddenStates {
   std::vector<float> values_;
 };
 
+// What one query head of a layer needs of its keys for a block of 128 queries. Whatever share of
+// the mass is attended to, it is counted at kernels::kCountedShare.
+struct AttentionActivity {
+  uint32_t layer = 0;
+  uint32_t head = 0;
+  uint32_t query_block = 0;  // position / kernels::kQueryBlock
+  uint32_t n_active = 0;     // key blocks of kernels::kKeyBlock, the fewest that hold the mass
+  uint32_t n_causal = 0;     // those that the queries see
+};
+
+// What a step's attention was and took; steps add to it.
+struct AttentionReport {
+  std::vector<AttentionActivity> activity;  // of block-sparse layers
+  double cpu_s = 0;                         // of the process, while attention ran
+};
+
 struct LayerStep {
   uint32_t layer_first = 0;
   uint32_t layer_end = 0;               // one past the last
@@ -60,6 +77,7 @@ struct LayerStep {
   WantLogits want_logits = WantLogits::kNone;  // only where layer_end is n_layer
   std::vector<float>* logits = nullptr;        // [1 or n_token, n_vocab]
   std::stop_token cancel;                      // looked at between operations
+  AttentionReport* attention = nullptr;        // of prefill on native kernels; may be null
 };
 
 class LayerExecutor {

@@ -42,7 +42,8 @@ struct NativeExecutor::Impl {
       : model(m),
         tables(t),
         options(o),
-        products(o.tile != nullptr ? *o.tile : kernels::tile_ops(), o.n_threads),
+        products(o.tile != nullptr ? *o.tile : kernels::tile_ops(), o.n_threads,
+                 o.sparse_attention),
         thread_rows(o.n_threads) {}
 
   const model::ModelParams& params() const { return model.params(); }
@@ -198,7 +199,7 @@ void NativeExecutor::Impl::attend(RowRange range) {
   shape.scale = p.attention_scale;
   shape.q = q.get(0);
   shape.q_stride = size_t{p.n_head} * p.d_head_k;
-  products.attend({shape, step->kv, layer, step->positions}, range, attended);
+  products.attend({shape, step->kv, layer, step->positions, step->attention}, range, attended);
 
   products.multiply(attended, range, {{&w.wo, branch.get(0)}});
   add_branch(range, model.layer(layer).bo, model.layer(layer).attn_post_norm);
@@ -268,6 +269,10 @@ NativeExecutor::~NativeExecutor() = default;
 std::string NativeExecutor::identity() const {
   return "native/" + std::to_string(kRevision) + "/" + impl_->products.tile().name + "/" +
          kernels::target_name();
+}
+
+uint32_t NativeExecutor::grain() const {
+  return impl_->options.sparse_attention > 0 ? kernels::kQueryBlock : 1;
 }
 
 uint32_t NativeExecutor::n_token_max() const { return impl_->options.n_token_max; }

@@ -2,7 +2,8 @@
 //
 // A layer is computed for all tokens of a step at once, so that each weight is read once a step. In
 // both classes a row's bits depend on its own token, position and K,V alone: not on the other
-// tokens of the step, not on the number of threads.
+// tokens of the step, not on the number of threads. With block-sparse attention, prefill's depend
+// on the step's other tokens in the same block of 128 positions too: that is the grain.
 //
 //   prefill   f32 or bf16 rows times dequantised panels: kernels/gemm.h
 //   decode    1 to 8 rows, quantised, times the weights where they lie: kernels/matvec.h
@@ -23,6 +24,7 @@ struct NativeExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
   const kernels::TileOps* tile = nullptr;  // null: the fastest that this CPU has
+  float sparse_attention = 0;              // share of the mass that prefill attends to; 0: dense
 };
 
 class NativeExecutor final : public LayerExecutor {
@@ -34,7 +36,7 @@ class NativeExecutor final : public LayerExecutor {
   ~NativeExecutor() override;
 
   std::string identity() const override;
-  uint32_t grain() const override { return 1; }
+  uint32_t grain() const override;
   uint32_t n_token_max() const override;
   uint32_t n_decode_max() const override;
   Result<void> run(const LayerStep& step) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "kernels/decode_attention.h"
 
 namespace headstart::exec {
@@ -26,8 +27,8 @@ void ProductRows::resize(size_t n_row, size_t n_value, size_t value_bytes) {
   data_ = rows_.get(n_row * row_bytes_);
 }
 
-NativeProducts::NativeProducts(const kernels::TileOps& tile, uint32_t n_threads)
-    : tile_(tile), pool_(n_threads), scratch_(n_threads) {}
+NativeProducts::NativeProducts(const kernels::TileOps& tile, uint32_t n_threads, float sparse_share)
+    : tile_(tile), sparse_share_(sparse_share), pool_(n_threads), scratch_(n_threads) {}
 
 size_t NativeProducts::value_bytes() const {
   return class_ == NumericClass::kDecode ? sizeof(float) : tile_.operand_bytes;
@@ -122,11 +123,14 @@ void NativeProducts::multiply_gated(const ProductRows& x, RowRange rows,
 }
 
 void NativeProducts::attend(const AttentionStep& step, RowRange rows, ProductRows& out) {
-  if (class_ == NumericClass::kPrefill) {
-    attend_prefill(step, rows, out);
+  if (class_ == NumericClass::kDecode) return attend_decode(step, rows, out);
+  const double begin_s = process_cpu_s();
+  if (sparse_share_ > 0 && step.shape.n_window == 0) {
+    attend_sparse(step, rows, out);
   } else {
-    attend_decode(step, rows, out);
+    attend_prefill(step, rows, out);
   }
+  if (step.report != nullptr) step.report->cpu_s += process_cpu_s() - begin_s;
 }
 
 // The queries of one kv head's group.
@@ -154,6 +158,39 @@ void NativeProducts::attend_prefill(const AttentionStep& step, RowRange rows, Pr
     a.out = out.row(begin) + size_t{head} * a.n_group * a.d_head_v * value_bytes();
     kernels::attend(tile_, a, scratch_[thread].attention);
   });
+}
+
+// As attend_prefill(), in whole query blocks.
+void NativeProducts::attend_sparse(const AttentionStep& step, RowRange rows, ProductRows& out) {
+  const uint32_t n_head_kv = step.kv->shape().n_head_kv, n_group = step.shape.n_group;
+  const auto blocks = kernels::query_blocks(step.positions.subspan(rows.first, rows.size()));
+  const auto n_block = static_cast<uint32_t>(blocks.size());
+  const uint32_t n_together = std::max(1u, kAttentionRows / (kernels::kQueryBlock * n_group));
+  const uint32_t n_item = ceil_div(n_block, n_together);
+  std::vector<AttentionActivity> activity(size_t{n_block} * n_head_kv * n_group);
+  pool_.run(n_item * n_head_kv, [&](uint32_t item, uint32_t thread) {
+    const uint32_t head = item % n_head_kv;
+    const uint32_t block = (n_item - 1 - item / n_head_kv) * n_together;
+    const uint32_t block_end = std::min(block + n_together, n_block);
+    const uint32_t begin = rows.first + blocks[block].first;
+    const uint32_t end = rows.first + blocks[block_end - 1].first + blocks[block_end - 1].n;
+    kernels::Attention a = of_head(step, head, {begin, end});
+    a.out_stride = out.row_bytes();
+    a.out = out.row(begin) + size_t{head} * n_group * a.d_head_v * value_bytes();
+    const auto keys =
+        kernels::select_key_blocks(tile_, a, sparse_share_, scratch_[thread].attention);
+    kernels::attend_key_blocks(tile_, a, keys, scratch_[thread].attention);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto query_head = static_cast<uint32_t>(head * n_group + i % n_group);
+      const size_t b = block + i / n_group;
+      activity[b * n_head_kv * n_group + query_head] = {
+          step.layer, query_head,
+          step.positions[rows.first + blocks[b].first] / kernels::kQueryBlock, keys[i].n_heavy,
+          static_cast<uint32_t>(keys[i].active.size())};
+    }
+  });
+  if (step.report == nullptr) return;
+  step.report->activity.insert(step.report->activity.end(), activity.begin(), activity.end());
 }
 
 // An item is one kv head and a segment of keys.

@@ -19,6 +19,7 @@
 #include "kernels/layer_ops.h"
 #include "kernels/matvec.h"
 #include "kernels/scratch.h"
+#include "kernels/sparse_attention.h"
 
 namespace headstart::exec {
 
@@ -58,7 +59,8 @@ struct RowRange {
 
 class NativeProducts {
  public:
-  NativeProducts(const kernels::TileOps& tile, uint32_t n_threads);
+  // sparse_share: of the mass of prefill's attention where no window bounds it; 0: all of it.
+  NativeProducts(const kernels::TileOps& tile, uint32_t n_threads, float sparse_share);
 
   void set_class(NumericClass numeric_class) { class_ = numeric_class; }
   ComputePool& pool() { return pool_; }
@@ -78,6 +80,7 @@ class NativeProducts {
     const kv::LiveKv* kv;
     uint32_t layer;
     std::span<const uint32_t> positions;  // [n_token]
+    AttentionReport* report;              // may be null
   };
   void attend(const AttentionStep& step, RowRange rows, ProductRows& out);
 
@@ -86,6 +89,7 @@ class NativeProducts {
   void multiply_columns(RowRange rows, Products products);
   static kernels::Attention of_head(const AttentionStep& step, uint32_t head, RowRange rows);
   void attend_prefill(const AttentionStep& step, RowRange rows, ProductRows& out);
+  void attend_sparse(const AttentionStep& step, RowRange rows, ProductRows& out);
   void attend_decode(const AttentionStep& step, RowRange rows, ProductRows& out);
 
   struct ThreadScratch {
@@ -93,6 +97,7 @@ class NativeProducts {
     kernels::AttentionScratch attention;
   };
   const kernels::TileOps& tile_;
+  const float sparse_share_;
   NumericClass class_ = NumericClass::kPrefill;
   ComputePool pool_;
   std::vector<ThreadScratch> scratch_;  // [n_thread]

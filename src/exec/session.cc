@@ -89,9 +89,16 @@ Result<double> Session::step(std::span<const Token> tokens, uint32_t pos,
   s.want_logits = want;
   s.logits = &logits_;
   s.cancel = r_.cancel;
+  attention_.activity.clear();
+  s.attention = &attention_;
   const double begin_s = e_.clock.now_s();
   HS_RETURN_IF_ERROR(e_.executor->run(s));
-  return e_.clock.now_s() - begin_s;
+  const double measured_s = e_.clock.now_s() - begin_s;
+  for (const AttentionActivity& a : attention_.activity) {
+    out_.n_attention_active += a.n_active;
+    out_.n_attention_causal += a.n_causal;
+  }
+  return measured_s;
 }
 
 void Session::collect(NumericClass numeric_class, size_t n_token, double measured_s) {

@@ -68,6 +68,7 @@ class Session {
   uint32_t n_used_ = 0;
   uint32_t n_match_ = 0;  // of its proposals
   double decoded_s_ = 0;
+  AttentionReport attention_;  // of the step that runs
   std::unique_ptr<model::Sampler> sampler_;
   Completion out_;
   double start_s_ = 0;

@@ -50,5 +50,14 @@ TEST(PrefillPlan, GrainedColdSlicesAreTheOnesOfAWarmRun) {
   EXPECT_EQ(std::vector<Slice>(cold.slices.begin() + 1, cold.slices.end()), warm.slices);
 }
 
+TEST(PrefillPlan, GrainedSlicesEndAtEdges) {
+  const auto cold = plan_prefill({.n_prompt = 700, .grain = 128, .n_slice_max = 300});
+  EXPECT_EQ(cold.slices, (std::vector<Slice>{{0, 256}, {256, 512}, {512, 700}}));
+  EXPECT_EQ(cold.n_strict, 640u);
+  const auto rounded = plan_prefill(
+      {.n_prompt = 700, .n_match = 130, .n_match_strict = 128, .grain = 128, .n_slice_max = 300});
+  EXPECT_EQ(rounded.slices, (std::vector<Slice>{{130, 384}, {384, 640}, {640, 700}}));
+}
+
 }  // namespace
 }  // namespace headstart::plan

@@ -20,6 +20,8 @@ namespace {
 
 constexpr uint32_t kWhole[] = {512}, kOdd[] = {1, 37, 64, 5, 90, 2}, kSixtyFour[] = {64},
                    kLarge[] = {129, 130}, kReal[] = {1, 97, 200};
+// Multiples of the grain of block-sparse attention.
+constexpr uint32_t kGrain[] = {128}, kGrains[] = {384, 128, 256};
 
 struct NamedSchedule {
   const char* name;
@@ -36,6 +38,16 @@ std::vector<NamedSchedule> orders(uint32_t n_token, uint32_t n_layer) {
       {"four layers at a time", layer_major(n_token, n_layer, kLarge, 4)},
       {"layer-major in odd blocks", layer_major(n_token, n_layer, kOdd, 2)},
       {"staircase", staircase(n_token, n_layer, kOdd)},
+  };
+}
+
+std::vector<NamedSchedule> grained_orders(uint32_t n_token, uint32_t n_layer) {
+  return {
+      {"blocks of the grain", token_block_major(n_token, n_layer, kGrain)},
+      {"blocks of some grains", token_block_major(n_token, n_layer, kGrains)},
+      {"layer by layer", layer_major(n_token, n_layer, kWhole)},
+      {"layer-major in grains", layer_major(n_token, n_layer, kGrains, 2)},
+      {"staircase", staircase(n_token, n_layer, kGrain)},
   };
 }
 
@@ -71,8 +83,8 @@ Outcome run_whole(Subject& subject, std::span<const Token> tokens, size_t n_row)
 }
 
 void expect_orders_equal(Subject& subject, std::span<const Token> tokens, const Outcome& whole,
-                         std::span<const NamedSchedule> orders) {
-  EXPECT_EQ(subject.executor().grain(), 1u);
+                         std::span<const NamedSchedule> orders, uint32_t grain = 1) {
+  EXPECT_EQ(subject.executor().grain(), grain);
   const size_t n_row = whole.logits.size() / subject.n_vocab();
   for (const NamedSchedule& order : orders) {
     const Outcome other = run(subject, tokens, order.schedule, n_row);
@@ -107,22 +119,27 @@ struct TinyCase {
   kv::LiveType live = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
   const kernels::TileOps* tile = nullptr;
+  float sparse_attention = 0;
 };
 void PrintTo(const TinyCase& c, std::ostream* out) { PrintTo(c.model, out); }
 
 class TinyOrders : public testing::TestWithParam<TinyCase> {
  protected:
-  void SetUp() override {
+  void SetUp() override { set_up(203, GetParam().sparse_attention); }
+  void set_up(uint32_t n_token, float sparse_attention) {
     write_tiny_gguf(GetParam().model, dir_ / "tiny.gguf");
-    tokens_ = random_tokens(21, 203, GetParam().model.n_vocab);
-    subject_ = open(1);
+    tokens_ = random_tokens(21, n_token, GetParam().model.n_vocab);
+    subject_ = open(1, sparse_attention);
     ASSERT_NE(subject_, nullptr);
   }
-  std::unique_ptr<Subject> open(uint32_t n_threads) {
+  std::unique_ptr<Subject> open(uint32_t n_threads, float sparse_attention = 0) {
     const kv::LiveType live = GetParam().live;
-    auto subject = Subject::open(
-        dir_ / "tiny.gguf",
-        {.n_threads = n_threads, .type_k = live, .type_v = live, .kernels = GetParam().kernels});
+    auto subject = Subject::open(dir_ / "tiny.gguf", {.n_threads = n_threads,
+                                                      .type_k = live,
+                                                      .type_v = live,
+                                                      .kernels = GetParam().kernels,
+                                                      .tile = GetParam().tile,
+                                                      .sparse_attention = sparse_attention});
     if (subject.ok()) return *std::move(subject);
     ADD_FAILURE() << subject.error().message;
     return nullptr;
@@ -233,6 +250,55 @@ TEST_P(TinyColumns, GiveTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyColumns, testing::ValuesIn(native_cases()), case_name);
+
+// Block-sparse attention: orders whose blocks begin at multiples of its grain give the same bits,
+// with one thread or two; all of the mass gives those of dense attention.
+class SparseOrders : public TinyOrders {
+ protected:
+  void SetUp() override { set_up(901, GetParam().sparse_attention); }
+};
+
+TEST_P(SparseOrders, GiveTheSameBits) {
+  const auto n_token = static_cast<uint32_t>(tokens_.size());
+  const auto all = grained_orders(n_token, subject_->n_layer());
+  const Outcome whole = run_whole(*subject_, tokens_, n_token);
+  expect_orders_equal(*subject_, tokens_, whole, all, 128);
+  expect_orders_equal(*subject_, tokens_, run_whole(*subject_, tokens_, 1), all, 128);
+  const auto two = open(2, GetParam().sparse_attention);
+  ASSERT_NE(two, nullptr);
+  const Outcome together = run_whole(*two, tokens_, n_token);
+  EXPECT_TRUE(whole.logits == together.logits);
+  EXPECT_TRUE(whole.live == together.live);
+
+  const auto dense = open(1), full = open(1, 1);
+  ASSERT_TRUE(dense != nullptr && full != nullptr);
+  const Outcome of_all_keys = run_whole(*dense, tokens_, n_token);
+  EXPECT_FALSE(whole.logits == of_all_keys.logits) << "nothing was left out";
+  EXPECT_TRUE(run_whole(*full, tokens_, n_token).logits == of_all_keys.logits);
+}
+
+std::vector<TinyCase> sparse_cases() {
+  std::vector<TinyCase> cases;
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    cases.push_back({.model = tiny_model(architecture)});
+  }
+  cases.push_back({.model = tiny_model("llama"), .live = kv::LiveType::kQ8_0});
+  for (const kernels::TileOps* tile : kernels::all_tile_ops()) {
+    cases.push_back({.model = tiny_model("llama", GGML_TYPE_Q4_0), .tile = tile});
+  }
+  for (TinyCase& c : cases) {
+    c.kernels = exec::Kernels::kNative;
+    c.sparse_attention = 0.7f;
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SparseOrders, testing::ValuesIn(sparse_cases()),
+                         [](const auto& test) {
+                           return to_string(test.param.model) +
+                                  (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "") +
+                                  kernels_suffix(test.param.kernels, test.param.tile);
+                         });
 
 // Real models: fewer orders, since each costs a prefill, and the last position's logits as in use.
 using RealCase = std::tuple<RealModel, exec::Kernels>;

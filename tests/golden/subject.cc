@@ -71,11 +71,13 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::filesystem::path& gguf
                                                   .n_token_max = options.n_token_max,
                                                   .reference_numerics = true}));
   } else {
-    HS_ASSIGN_OR_RETURN(subject->executor_, exec::open_executor(*subject->model_, *subject->tables_,
-                                                                {.n_threads = options.n_threads,
-                                                                 .n_token_max = options.n_token_max,
-                                                                 .kernels = options.kernels,
-                                                                 .tile = options.tile}));
+    HS_ASSIGN_OR_RETURN(subject->executor_,
+                        exec::open_executor(*subject->model_, *subject->tables_,
+                                            {.n_threads = options.n_threads,
+                                             .n_token_max = options.n_token_max,
+                                             .kernels = options.kernels,
+                                             .tile = options.tile,
+                                             .sparse_attention = options.sparse_attention}));
   }
   HS_ASSIGN_OR_RETURN(subject->kv_, kv::LiveKv::open(exec::kv_shape_of(params), options.type_k,
                                                      options.type_v, options.n_ctx));

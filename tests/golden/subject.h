@@ -51,6 +51,7 @@ struct SubjectOptions {
   kv::LiveType type_v = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
   const kernels::TileOps* tile = nullptr;
+  float sparse_attention = 0;
   bool reference_numerics = false;  // ggml only; nothing is captured then
 };
 

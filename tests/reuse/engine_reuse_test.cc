@@ -4,6 +4,7 @@
 // architecture, and SmolLM2 for the hundred prompts. To add a case, use Bed: cold() and warm().
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <random>
 
@@ -219,6 +220,62 @@ TEST(Reuse, AnotherNumericIdentityIsMarkedAndRefusedByStrict) {
   const auto got = run(*other, prompt);
   EXPECT_EQ(got.n_cached, 199u);
   EXPECT_EQ(got.n_cached_rounded, 199u);
+}
+
+EngineOptions sparse(EngineOptions o, float share = 0.7f) {
+  o.kernels = "native";
+  o.sparse_attention = share;
+  return o;
+}
+
+// Reuse ends at a block of 128 queries, and slices of any size give the same answer.
+TEST(Reuse, SparseAttentionIsReusedInWholeQueryBlocks) {
+  Bed bed(tiny_model("llama"));
+  EngineOptions o = sparse(bed.options());
+  EngineOptions alone = o;
+  alone.cache_dir.reset();
+  alone.reuse = ReuseMode::kOff;
+  alone.n_batch = 300;
+  const auto cold = Bed::open(alone), engine = Bed::open(o);
+  const auto document = random_prompt(1000, 60);
+  for (uint32_t seed = 61; seed < 64; ++seed) {
+    const auto prompt = document + random_prompt(30, seed);
+    const auto got = run(*engine, prompt), want = run(*cold, prompt);
+    EXPECT_EQ(got.n_cached, seed == 61 ? 0u : 896u);
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_GT(got.n_attention_active, 0u);
+    EXPECT_LT(got.n_attention_active, got.n_attention_causal);
+    EXPECT_LE(got.n_attention_causal, want.n_attention_causal);
+  }
+}
+
+TEST(Reuse, SparseAndDenseAttentionShareNothing) {
+  Bed bed(tiny_model("llama"));
+  const auto prompt = random_prompt(300, 65);
+  EngineOptions o = bed.options();
+  o.reuse = ReuseMode::kExact;
+  for (const float share : {0.9f, 0.0f, 0.8f}) {
+    const auto got = run(*Bed::open(sparse(o, share)), prompt);
+    EXPECT_EQ(got.n_cached, 0u) << share;
+    EXPECT_EQ(got.n_attention_causal > 0, share > 0);
+  }
+  EXPECT_EQ(run(*Bed::open(sparse(o, 0.9f)), prompt).n_cached, 299u);
+}
+
+TEST(Reuse, SparseAttentionThatCannotBeIsRefused) {
+  Bed bed(tiny_model("llama"));
+  EngineOptions ggml = sparse(bed.options());
+  ggml.kernels = "ggml";
+  EngineOptions small = sparse(bed.options());
+  small.n_batch = 127;
+  for (const EngineOptions& o :
+       {ggml, small, sparse(bed.options(), 0.4f), sparse(bed.options(), 1.1f),
+        sparse(bed.options(), -1), sparse(bed.options(), NAN)}) {
+    const auto engine = Engine::open(o);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_EQ(engine.error().code, Code::kInvalidArgument);
+    EXPECT_NE(engine.error().message.find("sparse"), std::string::npos);
+  }
 }
 
 // Case 6: an unrelated prompt after another.
