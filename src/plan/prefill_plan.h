@@ -14,7 +14,7 @@ struct PrefillQuestion {
   uint32_t n_match = 0;         // leading tokens whose K,V are known
   uint32_t n_match_strict = 0;  // of these, the leading ones with the bits of a cold run
   uint32_t grain = 1;           // slices of prefill must start at multiples of this
-  uint32_t n_slice_max = 512;  // at least a grain
+  uint32_t n_slice_max = 512;   // at least a grain
 };
 
 struct Slice {
