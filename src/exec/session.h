@@ -59,7 +59,7 @@ class Session {
   std::optional<ChunkCollector> collector_;
   plan::PrefillPlan plan_;
   std::vector<uint32_t> positions_;  // of the step that runs
-  std::vector<float> logits_;  // of the newest step
+  std::vector<float> logits_;        // of the newest step
   std::optional<PromptLookup> lookup_;
   plan::ProposalLength proposal_length_;
   // The newest decode step: the token that was picked, then proposals. The first n_used are those
