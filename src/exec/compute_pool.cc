@@ -3,7 +3,7 @@
 namespace headstart::exec {
 namespace {
 
-// About 20 µs: the time between two jobs of a layer.
+// Tens of microseconds: the time between two jobs of a layer.
 constexpr int kSpins = 2000;
 
 void pause() {
@@ -26,10 +26,17 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
 }  // namespace
 
 ComputePool::ComputePool(uint32_t n_thread) {
-  for (uint32_t i = 1; i < n_thread; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (uint32_t i = 1; i < n_thread; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-ComputePool::~ComputePool() {
+ComputePool::~ComputePool() { stop(); }
+
+void ComputePool::stop() {
   stop_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

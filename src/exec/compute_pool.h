@@ -16,6 +16,7 @@ namespace headstart::exec {
 
 class ComputePool {
  public:
+  // Throws std::system_error where the system starts no more threads.
   explicit ComputePool(uint32_t n_thread);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -24,12 +25,12 @@ class ComputePool {
   uint32_t n_thread() const { return static_cast<uint32_t>(workers_.size()) + 1; }
 
   // f(item, thread) for every item below n_item, in ascending order of start; thread is below
-  // n_thread().
+  // n_thread(). f must not throw.
   template <class F>
   void run(uint32_t n_item, const F& f) {
     run_erased(
         n_item,
-        [](const void* self, uint32_t item, uint32_t thread) {
+        [](const void* self, uint32_t item, uint32_t thread) noexcept {
           (*static_cast<const F*>(self))(item, thread);
         },
         &f);
@@ -38,6 +39,7 @@ class ComputePool {
  private:
   using Call = void (*)(const void* function, uint32_t item, uint32_t thread);
   void run_erased(uint32_t n_item, Call call, const void* function);
+  void stop();
   void work(uint32_t thread);
   void take_items(uint32_t thread);
 

@@ -46,6 +46,11 @@ std::string attention_name(const EngineOptions& o) {
   return o.sparse_attention == 0 ? "dense" : fmt::format("sparse:{}", o.sparse_attention);
 }
 
+// Rows of q8_0 are quantised by ggml, whose rounding depends on the build.
+std::string cache_name(const std::string& type) {
+  return type == "q8_0" ? type + "/" HEADSTART_GGML_KEY : type;
+}
+
 }  // namespace
 
 struct Engine::Impl : EngineParts {
@@ -97,8 +102,8 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   HS_ASSIGN_OR_RETURN(
       kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
   numeric = Sha256()
-                .update(executor->identity() + "/k=" + options.cache_type_k +
-                        "/v=" + options.cache_type_v + "/attention=" + attention_name(options))
+                .update(executor->identity() + "/k=" + cache_name(options.cache_type_k) + "/v=" +
+                        cache_name(options.cache_type_v) + "/attention=" + attention_name(options))
                 .finish();
   stats.kernels = executor->identity();
   return open_store(progress);
@@ -180,9 +185,13 @@ Result<void> Engine::Impl::check_memory(uint32_t n_token) const {
   const uint64_t kv_bytes =
       kv->bytes_for(n_token) - kv->bytes_for(std::min(n_token, n_token_resident));
   const uint64_t row_floats = uint64_t{p.d_model} * 4 + uint64_t{p.n_ff} * 2 +
-                              uint64_t{p.n_head} * p.d_head_k * 3 + n_token;
+                              uint64_t{p.n_head} * p.d_head_k * 3 +
+                              (executor->n_decode_max() == 1 ? n_token : 0);  // ggml's masks
+  constexpr uint64_t kThreadBytes = uint64_t{6} << 20;  // a thread's panels and attention sums
+  const uint64_t rope_bytes = uint64_t{n_token} * p.d_head_k * 4 * 3;
   const uint64_t logits_bytes = (executor->n_decode_max() + 1ull) * p.n_vocab * 4;
-  const uint64_t work_bytes = std::min(n_token, options.n_batch) * row_floats * 4 + logits_bytes;
+  const uint64_t work_bytes = std::min(n_token, options.n_batch) * row_floats * 4 + logits_bytes +
+                              options.n_threads * kThreadBytes + rope_bytes;
   const uint64_t available = available_memory_bytes();
   if (kv_bytes + work_bytes <= available) return {};
   return Error{Code::kExhausted, "this request needs " + mib(kv_bytes + work_bytes) + " (" +

@@ -34,7 +34,7 @@ struct EngineOptions {
   std::filesystem::path model_path;
   uint32_t n_ctx = 0;                // 0: what the model was trained for
   uint32_t n_threads = 0;            // 0: one for each core
-  uint32_t n_batch = 512;            // most tokens computed in one graph, 16 to 2048
+  uint32_t n_batch = 512;            // most tokens computed in one step, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
   std::string kernels = "auto";  // what computes: auto, native or ggml

@@ -25,8 +25,12 @@ Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTa
         model, tables,
         {options.n_threads, options.n_token_max, options.tile, options.sparse_attention});
     if (native.ok()) return std::unique_ptr<LayerExecutor>(*std::move(native));
-    if (sparse || options.kernels == Kernels::kNative) return native.error();
-    spdlog::info("{}", native.error().message);
+    if (sparse || options.kernels == Kernels::kNative) {
+      return Error{native.error().code,
+                   native.error().message +
+                       (sparse ? "; do without sparse attention" : "; use --kernels auto")};
+    }
+    spdlog::info("{}; ggml computes it", native.error().message);
   }
   HS_RETURN_IF_ERROR(model.place_matrices(options.progress));
   HS_ASSIGN_OR_RETURN(std::unique_ptr<LayerExecutor> ggml,

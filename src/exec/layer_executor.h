@@ -23,7 +23,8 @@
 
 namespace headstart::exec {
 
-// The two ways of computing. A token's bits depend on its class, never on its neighbours (grain 1).
+// The two ways of computing. Where grain() is 1 a token's prefill bits never depend on its
+// neighbours.
 enum class NumericClass {
   kPrefill,  // many tokens; prompts always use it, whatever the length
   kDecode,   // one token or a few at a time, for generated text

@@ -3,6 +3,7 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "exec/native_products.h"
 
@@ -49,6 +50,7 @@ struct NativeExecutor::Impl {
   const model::ModelParams& params() const { return model.params(); }
   uint32_t n_token() const { return static_cast<uint32_t>(step->positions.size()); }
   float* row(uint32_t i) { return rows.get(0) + size_t{i} * params().d_model; }
+  float* branch_row(uint32_t i) { return branch.get(0) + size_t{i} * params().d_model; }
 
   void begin(const LayerStep& s);
   void take_input();
@@ -188,7 +190,7 @@ void NativeExecutor::Impl::prepare_query(uint32_t i) {
 void NativeExecutor::Impl::attend(RowRange range) {
   const model::ModelParams& p = params();
   const NativeLayerWeights& w = weights.layers[layer];
-  products.multiply(normed, range, {{&w.wq, q.get(0)}});
+  products.multiply(normed, range, {{&w.wq, q.get(0) + size_t{range.first} * w.wq.n_row}});
   for_rows(range, [&](uint32_t i, ThreadRows&) { prepare_query(i); });
 
   kernels::Attention shape;
@@ -201,7 +203,7 @@ void NativeExecutor::Impl::attend(RowRange range) {
   shape.q_stride = size_t{p.n_head} * p.d_head_k;
   products.attend({shape, step->kv, layer, step->positions, step->attention}, range, attended);
 
-  products.multiply(attended, range, {{&w.wo, branch.get(0)}});
+  products.multiply(attended, range, {{&w.wo, branch_row(range.first)}});
   add_branch(range, model.layer(layer).bo, model.layer(layer).attn_post_norm);
 }
 
@@ -210,7 +212,7 @@ void NativeExecutor::Impl::feed_forward(RowRange range) {
   const NativeLayerWeights& w = weights.layers[layer];
   norm_rows(range, model.layer(layer).ffn_norm);
   products.multiply_gated(normed, range, w, params().activation, ff);
-  products.multiply(ff, range, {{&w.down, branch.get(0)}});
+  products.multiply(ff, range, {{&w.down, branch_row(range.first)}});
   add_branch(range, nullptr, model.layer(layer).ffn_post_norm);
 }
 
@@ -218,7 +220,7 @@ void NativeExecutor::Impl::add_branch(RowRange range, const ggml_tensor* bias,
                                       const ggml_tensor* post_norm) {
   const model::ModelParams& p = params();
   for_rows(range, [&](uint32_t i, ThreadRows&) {
-    float* const add = branch.get(0) + size_t{i} * p.d_model;
+    float* const add = branch_row(i);
     if (bias != nullptr) kernels::add(values(bias), p.d_model, add);
     if (post_norm != nullptr) {
       kernels::rms_norm(add, values(post_norm), p.d_model, p.norm_eps, add);
@@ -243,11 +245,9 @@ void NativeExecutor::Impl::give_logits() {
   const RowRange range{step->want_logits == WantLogits::kLast ? n_token() - 1 : 0, n_token()};
   norm_rows(range, model.output_norm());
   step->logits->resize(range.size() * size_t{p.n_vocab});
-  // A product's output begins with the step's first row, the logits with the first wanted one.
-  float* const first_row = step->logits->data() - range.first * size_t{p.n_vocab};
-  products.multiply(normed, range, {{&weights.output, first_row}});
-  for (size_t i = range.first; i < range.end; ++i) {
-    float* const logits = first_row + i * p.n_vocab;
+  products.multiply(normed, range, {{&weights.output, step->logits->data()}});
+  for (size_t i = 0; i < range.size(); ++i) {
+    float* const logits = step->logits->data() + i * p.n_vocab;
     if (model.output_bias() != nullptr) {
       kernels::add(values(model.output_bias()), p.n_vocab, logits);
     }
@@ -258,8 +258,14 @@ void NativeExecutor::Impl::give_logits() {
 Result<std::unique_ptr<NativeExecutor>> NativeExecutor::open(const model::Model& model,
                                                              RopeTables& tables,
                                                              const NativeExecutorOptions& options) {
-  auto impl = std::make_unique<Impl>(model, tables, options);
-  HS_ASSIGN_OR_RETURN(impl->weights, native_weights(model));
+  HS_ASSIGN_OR_RETURN(NativeWeights weights, native_weights(model));
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(model, tables, options);
+  } catch (const std::system_error&) {
+    return Error{Code::kExhausted, "the system starts no more threads; use fewer with -t"};
+  }
+  impl->weights = std::move(weights);
   return std::unique_ptr<NativeExecutor>(new NativeExecutor(std::move(impl)));
 }
 

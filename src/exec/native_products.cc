@@ -45,7 +45,7 @@ void NativeProducts::to_input(const float* in, size_t n, std::byte* out) const {
 void NativeProducts::multiply(const ProductRows& x, RowRange rows, Products products) {
   if (class_ == NumericClass::kPrefill) return multiply_panels(x, rows, products);
   kernels::quantize_columns(x.floats(rows.first), x.n_value(), rows.size(), x.n_value(), columns_);
-  multiply_columns(rows, products);
+  multiply_columns(products);
 }
 
 void NativeProducts::multiply_panels(const ProductRows& x, RowRange rows, Products products) {
@@ -56,7 +56,7 @@ void NativeProducts::multiply_panels(const ProductRows& x, RowRange rows, Produc
     g.m = rows.size();
     g.w = *product.w;
     g.out_stride = g.w.n_row;
-    g.out = product.out + size_t{rows.first} * g.w.n_row;
+    g.out = product.out;
     return g;
   };
   uint32_t n_panel = 0;
@@ -74,7 +74,7 @@ void NativeProducts::multiply_panels(const ProductRows& x, RowRange rows, Produc
 }
 
 // The rows of the matrices, one after the other, are shared out.
-void NativeProducts::multiply_columns(RowRange rows, Products products) {
+void NativeProducts::multiply_columns(Products products) {
   uint32_t n_row = 0;
   for (const Product& product : products) n_row += product.w->n_row;
   const uint32_t n_item_most = pool_.n_thread() == 1 ? 1 : pool_.n_thread() * kItemsPerThread;
@@ -85,8 +85,7 @@ void NativeProducts::multiply_columns(RowRange rows, Products products) {
     for (const Product& product : products) {
       const NativeMatrix& w = *product.w;
       if (begin < w.n_row) {
-        kernels::matvec(w, begin, std::min(end, w.n_row), columns_,
-                        product.out + size_t{rows.first} * w.n_row, w.n_row);
+        kernels::matvec(w, begin, std::min(end, w.n_row), columns_, product.out, w.n_row);
       }
       if (end <= w.n_row) return;
       begin = begin > w.n_row ? begin - w.n_row : 0;
@@ -114,11 +113,11 @@ void NativeProducts::multiply_gated(const ProductRows& x, RowRange rows,
     return;
   }
   const size_t n_ff = w.gate.n_row;
-  float* const gate = gate_.get(rows.end * n_ff);
-  float* const up = up_.get(rows.end * n_ff);
+  float* const gate = gate_.get(rows.size() * n_ff);
+  float* const up = up_.get(rows.size() * n_ff);
   multiply(x, rows, {{&w.gate, gate}, {&w.up, up}});
-  for (uint32_t i = rows.first; i < rows.end; ++i) {
-    kernels::gate(activation, gate + i * n_ff, up + i * n_ff, n_ff, out.floats(i));
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    kernels::gate(activation, gate + i * n_ff, up + i * n_ff, n_ff, out.floats(rows.first + i));
   }
 }
 

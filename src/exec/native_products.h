@@ -41,7 +41,7 @@ class ProductRows {
   size_t n_value_ = 0;
 };
 
-// out = x Wᵀ, out [n_token, w->n_row]
+// out = x Wᵀ of some rows of a step, out [n_row, w->n_row]
 struct Product {
   const NativeMatrix* w;
   float* out;
@@ -86,7 +86,7 @@ class NativeProducts {
 
  private:
   void multiply_panels(const ProductRows& x, RowRange rows, Products products);
-  void multiply_columns(RowRange rows, Products products);
+  void multiply_columns(Products products);
   static kernels::Attention of_head(const AttentionStep& step, uint32_t head, RowRange rows);
   void attend_prefill(const AttentionStep& step, RowRange rows, ProductRows& out);
   void attend_sparse(const AttentionStep& step, RowRange rows, ProductRows& out);

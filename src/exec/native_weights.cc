@@ -6,8 +6,8 @@ namespace headstart::exec {
 namespace {
 
 Error unsupported(const model::Model& model, const std::string& what) {
-  return {Code::kUnsupported, model.path().filename().string() + " " + what +
-                                  ", which the native kernels lack; it is computed by ggml"};
+  return {Code::kUnsupported,
+          model.path().filename().string() + " " + what + ", which the native kernels lack"};
 }
 
 Result<void> check_shape(const model::Model& model) {
@@ -18,6 +18,9 @@ Result<void> check_shape(const model::Model& model) {
   if (p.d_head_k % kernels::kColumnPad != 0 || p.d_head_v % kernels::kColumnPad != 0) {
     return unsupported(
         model, "has heads of " + std::to_string(p.d_head_k) + " and " + std::to_string(p.d_head_v));
+  }
+  if (p.d_model % kernels::kDepthPad != 0 || p.n_ff % kernels::kDepthPad != 0) {
+    return unsupported(model, "has rows of an odd length");
   }
   return {};
 }

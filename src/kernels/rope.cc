@@ -178,6 +178,9 @@ RopeTable::RopeTable(RopeConfig config) : config_(std::move(config)) {
 
 void RopeTable::reserve(uint32_t n_pos) {
   if (n_pos <= n_pos_) return;
+  // In steps, so that decoding does not grow the table for each token.
+  constexpr uint32_t kStep = 256;
+  n_pos = (n_pos + kStep - 1) / kStep * kStep;
   const uint32_t n_pair = config_.n_rot / 2;
   angles_.resize(size_t{n_pos} * config_.n_rot);
   const float theta_scale =

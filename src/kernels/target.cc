@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string>
 
+#include "kernels/matvec_targets.h"
 #include "kernels/tile_bf16.h"
 
 namespace headstart::kernels {
@@ -13,7 +14,6 @@ namespace {
 #if defined(__x86_64__)
 constexpr int64_t kAvx512Targets = HWY_AVX3 | HWY_AVX3_DL;
 constexpr int64_t kAvx2Targets = HWY_AVX2;
-constexpr int64_t kPortableTargets = HWY_SSE4 | HWY_SSSE3 | HWY_SCALAR | HWY_EMU128;
 #endif
 
 std::atomic<Target> limit{Target::kNeonDotprod};  // the highest of all: no limit
@@ -42,7 +42,8 @@ bool cpu_has(Target target) {
     default: return false;
   }
 #else
-  return target == Target::kPortable || target == Target::kNeon || target == Target::kNeonDotprod;
+  if (target == Target::kNeonDotprod) return neon_dotprod_target() != nullptr;
+  return target == Target::kPortable || target == Target::kNeon;
 #endif
 }
 

@@ -54,9 +54,9 @@ class Arch {
   virtual std::vector<TensorSpec> layer_tensors(const ModelParams& params) const;
   // The rows after the layer, [n_wanted, d_model] f32, or null where g.kv_only().
   virtual ggml_tensor* layer(LayerGraph& g, const LayerWeights& w, ggml_tensor* x) const = 0;
-  // True if layer() is what exec/native_layer.h computes: pre-norms, biases and head norms and
+  // True if layer() is what exec/native_executor.h computes: pre-norms, biases and head norms and
   // post-norms where there are weights for them, a gated feed-forward part.
-  virtual bool pre_norm_gated() const { return true; }
+  virtual bool pre_norm_gated() const = 0;
 };
 
 // Errors: kUnsupported, naming the architecture and those that are supported.

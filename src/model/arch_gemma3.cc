@@ -16,6 +16,7 @@ constexpr uint32_t kPatternDefault = 6;  // every sixth layer sees everything
 class Gemma3Arch final : public Arch {
  public:
   std::string_view name() const override { return "gemma3"; }
+  bool pre_norm_gated() const override { return true; }
 
   Result<void> read(const GgufFile& gguf, ModelParams& p) const override {
     p.activation = kernels::Activation::kGeluTanh;

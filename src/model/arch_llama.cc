@@ -10,6 +10,7 @@ namespace {
 class LlamaArch final : public Arch {
  public:
   std::string_view name() const override { return "llama"; }
+  bool pre_norm_gated() const override { return true; }
   Result<void> read(const GgufFile&, ModelParams& params) const override {
     params.rope.pairs = kernels::RopePairs::kInterleaved;
     params.rope_windowed.pairs = kernels::RopePairs::kInterleaved;

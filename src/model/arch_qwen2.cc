@@ -10,6 +10,7 @@ namespace {
 class Qwen2Arch final : public Arch {
  public:
   std::string_view name() const override { return "qwen2"; }
+  bool pre_norm_gated() const override { return true; }
   Result<void> read(const GgufFile&, ModelParams&) const override { return {}; }
   ggml_tensor* layer(LayerGraph& g, const LayerWeights& w, ggml_tensor* x) const override {
     return pre_norm_layer(g, w, x);

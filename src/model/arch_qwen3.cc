@@ -10,6 +10,7 @@ namespace {
 class Qwen3Arch final : public Arch {
  public:
   std::string_view name() const override { return "qwen3"; }
+  bool pre_norm_gated() const override { return true; }
   Result<void> read(const GgufFile&, ModelParams&) const override { return {}; }
   std::vector<TensorSpec> layer_tensors(const ModelParams& params) const override {
     auto specs = Arch::layer_tensors(params);
