@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/paths.h"
+#include "base/rounding.h"
 #include "exec/engine_parts.h"
 #include "exec/ggml_graph.h"
 #include "exec/kv_shape.h"

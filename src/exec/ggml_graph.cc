@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/rounding.h"
+
 namespace headstart::exec {
 namespace {
 

@@ -30,10 +30,6 @@ inline constexpr uint32_t kTokenPad = 8;
 // Keys that an attention view starts and ends at a multiple of; libllama's padding.
 inline constexpr uint32_t kKeyPad = 256;
 
-inline uint32_t pad_to(uint32_t n, uint32_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 class GgmlGraph final : public model::LayerGraph {
  public:
   // `kv_buffer` wraps the step's live cache. `ctx` has room for graph_nodes() nodes. The step must

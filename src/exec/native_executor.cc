@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/rounding.h"
 #include "exec/native_products.h"
 
 namespace headstart::exec {
@@ -68,7 +69,7 @@ struct NativeExecutor::Impl {
 
   template <class F>
   void for_rows(RowRange range, const F& f) {
-    const uint32_t n_item = (range.size() + kRowBlock - 1) / kRowBlock;
+    const uint32_t n_item = ceil_div(range.size(), kRowBlock);
     products.pool().run(n_item, [&](uint32_t item, uint32_t thread) {
       const uint32_t first = range.first + item * kRowBlock;
       const uint32_t end = std::min(range.end, first + kRowBlock);
@@ -96,7 +97,7 @@ void NativeExecutor::Impl::begin(const LayerStep& s) {
 
 void NativeExecutor::Impl::take_input() {
   const model::ModelParams& p = params();
-  const NativeMatrix& embedding = weights.token_embedding;
+  const kernels::WeightMatrix& embedding = weights.token_embedding;
   for_rows({0, n_token()}, [&](uint32_t i, ThreadRows&) {
     if (step->layer_first > 0) {
       std::copy_n(step->hidden->row(step->positions[i]), p.d_model, row(i));

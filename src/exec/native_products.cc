@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/rounding.h"
 #include "kernels/decode_attention.h"
 
 namespace headstart::exec {
@@ -16,8 +17,6 @@ constexpr uint32_t kAttentionRows = 768;
 constexpr uint32_t kMatvecRows = 16;
 // Items for each thread, so that none waits long for another.
 constexpr uint32_t kItemsPerThread = 4;
-
-uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -83,7 +82,7 @@ void NativeProducts::multiply_columns(Products products) {
     auto begin = static_cast<uint32_t>(uint64_t{n_row} * item / n_item);
     auto end = static_cast<uint32_t>(uint64_t{n_row} * (item + 1) / n_item);
     for (const Product& product : products) {
-      const NativeMatrix& w = *product.w;
+      const kernels::WeightMatrix& w = *product.w;
       if (begin < w.n_row) {
         kernels::matvec(w, begin, std::min(end, w.n_row), columns_, product.out, w.n_row);
       }

@@ -43,7 +43,7 @@ class ProductRows {
 
 // out = x Wᵀ of some rows of a step, out [n_row, w->n_row]
 struct Product {
-  const NativeMatrix* w;
+  const kernels::WeightMatrix* w;
   float* out;
 };
 

@@ -33,7 +33,7 @@ Result<NativeWeights> native_weights(const model::Model& model) {
   auto matrix = [&](const ggml_tensor* t) {
     const auto m = model.matrix(t);
     if (!m) missing = ggml_type_name(t->type);
-    return m.value_or(NativeMatrix{});
+    return m.value_or(kernels::WeightMatrix{});
   };
   NativeWeights weights;
   weights.token_embedding = matrix(model.token_embedding());

@@ -7,20 +7,18 @@
 
 #include "base/result.h"
 #include "kernels/attention.h"
-#include "kernels/gemm.h"
+#include "kernels/weight_matrix.h"
 #include "kv/live_kv.h"
 #include "model/model.h"
 
 namespace headstart::exec {
 
-using NativeMatrix = kernels::WeightMatrix;
-
 struct NativeLayerWeights {
-  NativeMatrix wq, wk, wv, wo, gate, up, down;  // shapes as in model::LayerWeights
+  kernels::WeightMatrix wq, wk, wv, wo, gate, up, down;  // shapes as in model::LayerWeights
 };
 
 struct NativeWeights {
-  NativeMatrix token_embedding, output;
+  kernels::WeightMatrix token_embedding, output;
   std::vector<NativeLayerWeights> layers;  // [n_layer]
 };
 

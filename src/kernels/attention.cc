@@ -7,18 +7,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/softmax-inl.h"
+#include "kernels/attention-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headstart::kernels {
 namespace HWY_NAMESPACE {
 namespace {
-
-// What the rows of one step have in common.
-struct Step {
-  uint32_t key_first;  // a multiple of kKeyStep
-  uint32_t n_key;      // packed
-};
 
 class Attender {
  public:
@@ -45,8 +39,9 @@ class Attender {
     std::fill_n(total_, n_row_, 0.0f);
     const uint32_t key_end = a_.positions.back() + 1;
     for (uint32_t key = FirstKey(a_) / kKeyStep * kKeyStep; key < key_end; key += kKeyStep) {
-      const Step step{key, std::min(kKeyStep, key_end - key)};
-      pack_step(step);
+      const PackedKeys step{key, kKeyStep, FirstKey(a_), key_end};
+      PackKeys(ops_, a_, step, key_panel_);
+      PackValues(ops_, a_, step, values_, value_panel_);
       for (size_t row = 0; row < n_row_; row += ops_.n_row) {
         tile(step, row, std::min(ops_.n_row, n_row_ - row));
       }
@@ -59,40 +54,17 @@ class Attender {
 
   void pack_queries() {
     for (size_t row = 0; row < n_row_; ++row) {
-      ScaledQuery(a_, row, query_f32_);
-      ops_.to_operand(query_f32_, a_.d_head_k, queries_ + row * query_bytes_);
+      PackQuery(ops_, a_, row, query_f32_, queries_ + row * query_bytes_);
     }
   }
 
-  void pack_step(const Step& step) {
-    const uint32_t begin = std::max(FirstKey(a_), step.key_first) - step.key_first;
-    for (uint32_t c = 0; c < kKeyStep; c += kStrip) {
-      StripRows keys{a_.k.type, a_.k.rows + (step.key_first + c) * a_.k.row_bytes, a_.k.row_bytes};
-      keys.begin = c < begin ? std::min<size_t>(kStrip, begin - c) : 0;
-      keys.end = c < step.n_key ? std::min<size_t>(kStrip, step.n_key - c) : 0;
-      keys.next = static_cast<std::ptrdiff_t>(kStrip * a_.k.row_bytes);
-      ops_.pack_weights(keys, a_.d_head_k, c, kKeyStep, key_panel_);
-    }
-    const DequantizeRow value = dequantize_row_of(a_.v.type);
-    std::fill_n(values_, size_t{begin} * a_.d_head_v, 0.0f);
-    for (uint32_t i = begin; i < step.n_key; ++i) {
-      value(a_.v.rows + (step.key_first + i) * a_.v.row_bytes, a_.d_head_v,
-            values_ + size_t{i} * a_.d_head_v);
-    }
-    std::fill(values_ + size_t{step.n_key} * a_.d_head_v, values_ + size_t{kKeyStep} * a_.d_head_v,
-              0.0f);
-    ops_.pack(values_, a_.d_head_v, kKeyStep, a_.d_head_v, value_panel_);
-  }
-
-  void tile(const Step& step, size_t row, size_t m) {
+  void tile(const PackedKeys& step, size_t row, size_t m) {
     // A whole number of the panel's columns that the last row sees; the others see some of them.
     constexpr uint32_t kColumns = 64;
     const uint32_t last = position(row + m - 1);
-    if (last < step.key_first) return;
-    const uint32_t n_col =
-        std::min(kKeyStep, (last - step.key_first) / kColumns * kColumns + kColumns);
-    if (Seen(a_, step.key_first, position(row), n_col).begin == n_col)
-      return;  // windows start later
+    if (last < step.first) return;
+    const uint32_t n_col = std::min(kKeyStep, (last - step.first) / kColumns * kColumns + kColumns);
+    if (Seen(a_, step.first, position(row), n_col).begin == n_col) return;  // windows start later
 
     TileProduct qk;
     qk.a = queries_ + row * query_bytes_;
@@ -107,7 +79,7 @@ class Attender {
 
     for (size_t r = 0; r < m; ++r) {
       float* const scores = scores_ + r * kKeyStep;
-      const Visible seen = Seen(a_, step.key_first, position(row + r), n_col);
+      const Visible seen = Seen(a_, step.first, position(row + r), n_col);
       Absorb(a_, seen, n_col, scores, &max_[row + r], &total_[row + r],
              sums_ + (row + r) * a_.d_head_v);
       ops_.to_operand(scores, n_col, weights_ + r * kKeyStep * ops_.operand_bytes);
@@ -130,11 +102,7 @@ class Attender {
 
   void finish() {
     for (size_t row = 0; row < n_row_; ++row) {
-      float* const sums = sums_ + row * a_.d_head_v;
-      Multiply(1.0f / total_[row], a_.d_head_v, sums);
-      ops_.to_operand(sums, a_.d_head_v,
-                      a_.out + row / a_.n_group * a_.out_stride +
-                          row % a_.n_group * a_.d_head_v * ops_.operand_bytes);
+      GiveRow(ops_, a_, row, total_[row], sums_ + row * a_.d_head_v);
     }
   }
 

@@ -7,7 +7,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/softmax-inl.h"
+#include "kernels/attention-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headstart::kernels {
@@ -15,7 +15,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Keys whose scores are taken together; K,V of a block stay in the level-1 cache for all rows.
-constexpr uint32_t kKeyBlock = 64;
+constexpr uint32_t kScoreKeys = 64;
 // Rows that share each load of K or V.
 constexpr size_t kRows = 4;
 // Vectors of values that are summed over a block's keys in registers, for each of kRows rows.
@@ -49,7 +49,7 @@ void Score(const Rows<T>& k, size_t n_key, size_t d_head, const float* q, float*
       }
     }
     for (size_t r = 0; r < kR; ++r) {
-      scores[r * kKeyBlock + key] = hn::GetLane(hn::SumOfLanes(d, sum[r]));
+      scores[r * kScoreKeys + key] = hn::GetLane(hn::SumOfLanes(d, sum[r]));
     }
   }
 }
@@ -74,7 +74,7 @@ void Accumulate(const Rows<T>& v, size_t n_key, const float* weights, size_t at,
     for (size_t j = 0; j < kN; ++j) value[j] = load(row + j * lanes);
 #pragma GCC unroll 4
     for (size_t r = 0; r < kR; ++r) {
-      const V w = hn::Set(d, weights[r * kKeyBlock + key]);
+      const V w = hn::Set(d, weights[r * kScoreKeys + key]);
 #pragma GCC unroll 4
       for (size_t j = 0; j < kN; ++j) acc[r][j] = hn::MulAdd(w, value[j], acc[r][j]);
     }
@@ -95,9 +95,9 @@ class SegmentAttender {
         stride_(size_t{a_.d_head_v} + 2),
         part_(part),
         queries_(scratch.queries_f32.get(n_row_ * a_.d_head_k)),
-        scores_(scratch.scores.get(kRows * kKeyBlock)),
-        keys_f32_(scratch.keys.get(size_t{kKeyBlock} * a_.d_head_k)),
-        values_f32_(scratch.values.get(size_t{kKeyBlock} * a_.d_head_v)) {}
+        scores_(scratch.scores.get(kRows * kScoreKeys)),
+        keys_f32_(scratch.keys.get(size_t{kScoreKeys} * a_.d_head_k)),
+        values_f32_(scratch.values.get(size_t{kScoreKeys} * a_.d_head_v)) {}
 
   void run(uint32_t segment) {
     for (size_t row = 0; row < n_row_; ++row) {
@@ -107,9 +107,9 @@ class SegmentAttender {
     }
     const uint32_t segment_end = std::min((segment + 1) * kKeySegment, a_.positions.back() + 1);
     const uint32_t first = std::max(segment * kKeySegment, FirstKey(a_));
-    for (uint32_t key = first / kKeyBlock * kKeyBlock; key < segment_end; key += kKeyBlock) {
+    for (uint32_t key = first / kScoreKeys * kScoreKeys; key < segment_end; key += kScoreKeys) {
       const uint32_t begin = std::max(key, first);  // what lies before was perhaps never loaded
-      block(key, begin, std::min(key + kKeyBlock, segment_end));
+      block(key, begin, std::min(key + kScoreKeys, segment_end));
     }
   }
 
@@ -157,13 +157,13 @@ class SegmentAttender {
   void some_rows(size_t row, uint32_t key, uint32_t begin, uint32_t end, Rows<T> k, Rows<T> v) {
     const D d;
     const size_t skip = begin - key, n_key = end - begin;
-    std::fill_n(scores_, kR * kKeyBlock, 0.0f);
+    std::fill_n(scores_, kR * kScoreKeys, 0.0f);
     Score<kR>(k, n_key, a_.d_head_k, queries_ + row * a_.d_head_k, scores_ + skip);
     for (size_t r = 0; r < kR; ++r) {
       const uint32_t position = a_.positions[(row + r) / a_.n_group];
       const float max_before = max(row + r);
-      const float weight = Softmax(a_, Seen(a_, key, position, kKeyBlock), kKeyBlock,
-                                   scores_ + r * kKeyBlock, &max(row + r));
+      const float weight = Softmax(a_, Seen(a_, key, position, kScoreKeys), kScoreKeys,
+                                   scores_ + r * kScoreKeys, &max(row + r));
       const float shrink = Exp2(max_before - max(row + r));
       if (shrink != 1.0f) Multiply(shrink, a_.d_head_v, part_ + (row + r) * stride_);
       total(row + r) = total(row + r) * shrink + weight;
@@ -184,9 +184,9 @@ class SegmentAttender {
   const size_t stride_;      // of part_, floats
   float* const part_;        // [n_row_, d_head_v + 2]
   float* const queries_;     // [n_row_, d_head_k]
-  float* const scores_;      // [kRows, kKeyBlock]
-  float* const keys_f32_;    // [kKeyBlock, d_head_k]
-  float* const values_f32_;  // [kKeyBlock, d_head_v]
+  float* const scores_;      // [kRows, kScoreKeys]
+  float* const keys_f32_;    // [kScoreKeys, d_head_k]
+  float* const values_f32_;  // [kScoreKeys, d_head_v]
 };
 
 void AttendSegment(const Attention& a, uint32_t segment, float* part, AttentionScratch& scratch) {

@@ -3,46 +3,12 @@
 // sees a read beyond. A new type is found by itself.
 #include "kernels/dequant_strip.h"
 
-#include <gtest/gtest.h>
-#include <hwy/highway.h>
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <memory>
-#include <random>
-#include <string>
-#include <vector>
+
+#include "kernels/testing.h"
 
 namespace headstart::kernels {
 namespace {
-
-std::vector<WeightType> all_types() {
-  std::vector<WeightType> types;
-  for (size_t i = 0; i < kWeightTypes; ++i) types.push_back(static_cast<WeightType>(i));
-  return types;
-}
-
-// What this machine has and the build made code for.
-std::vector<int64_t> all_targets() {
-  std::vector<int64_t> targets;
-  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    targets.push_back(left & -left);
-  }
-  return targets;
-}
-
-class ScopedTarget {
- public:
-  explicit ScopedTarget(int64_t target) { choose(target); }
-  ~ScopedTarget() { choose(0); }  // the best one again
-
- private:
-  static void choose(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
 
 // Random bytes that make finite weights.
 void fill_block(WeightType type, std::mt19937& random, std::byte* block) {
@@ -85,7 +51,6 @@ struct Strip {
 
 // Compares bits: a zero has a sign.
 void expect_right(const Strip& strip, size_t out_stride) {
-  constexpr float kCanary = 12345.0f;
   const std::vector<float> want = strip.dequantized_by_row();
   std::vector<float> out((strip.n + 1) * out_stride + 1, kCanary);
   dequantize_strip(strip.rows, strip.n, out.data() + 1, out_stride);
@@ -94,20 +59,16 @@ void expect_right(const Strip& strip, size_t out_stride) {
         at >= 1 && (at - 1) / out_stride < strip.n && (at - 1) % out_stride < kStrip;
     const size_t i = at == 0 ? 0 : (at - 1) / out_stride, r = at == 0 ? 0 : (at - 1) % out_stride;
     const float right = inside ? want[r * strip.n + i] : kCanary;
-    ASSERT_EQ(std::bit_cast<uint32_t>(out[at]), std::bit_cast<uint32_t>(right))
+    ASSERT_EQ(bits(out[at]), bits(right))
         << out[at] << " for " << right << ", weight " << i << " of row " << r;
   }
 }
 
 void expect_right_on_all_targets(const Strip& strip, size_t out_stride) {
-  for (const int64_t target : all_targets()) {
-    SCOPED_TRACE(std::string(to_string(strip.rows.type)) + " on " + hwy::TargetName(target) + ", " +
-                 "rows " + std::to_string(strip.rows.begin) + " to " +
-                 std::to_string(strip.rows.end) + " of " + std::to_string(strip.n));
-    const ScopedTarget scoped(target);
-    expect_right(strip, out_stride);
-    if (testing::Test::HasFatalFailure()) return;
-  }
+  SCOPED_TRACE(std::string(to_string(strip.rows.type)) + ", rows " +
+               std::to_string(strip.rows.begin) + " to " + std::to_string(strip.rows.end) + " of " +
+               std::to_string(strip.n));
+  on_every_target([&](int64_t) { expect_right(strip, out_stride); });
 }
 
 TEST(DequantStrip, HasTheBitsOfRowsOnEveryTarget) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace headstart::kernels {
 namespace {
 
@@ -15,15 +17,13 @@ constexpr size_t kFewRowsPanelBytes = 32 << 10;
 // Pieces of the depth are multiples of every type's block.
 constexpr uint32_t kDepthStep = 256;
 
-uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
-
 // k is cut into pieces of equal size, but for the last.
 uint32_t depth_of(size_t m, uint32_t n_col, uint32_t n_panel_col, size_t operand_bytes) {
   const size_t n_byte = m <= kFewRows ? kFewRowsPanelBytes : kPanelBytes;
   const auto most = static_cast<uint32_t>(n_byte / operand_bytes / n_panel_col);
   if (n_col <= most) return n_col;
   const uint32_t n_piece = ceil_div(n_col, most);
-  return ceil_div(ceil_div(n_col, n_piece), kDepthStep) * kDepthStep;
+  return pad_to(ceil_div(n_col, n_piece), kDepthStep);
 }
 
 // Packs columns [column, column + n) of a panel from the weight rows [row_first, …), of which

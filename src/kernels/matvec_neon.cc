@@ -462,28 +462,14 @@ void run(const WeightMatrix& w, uint32_t row_first, uint32_t row_end, const Colu
 template <class Dot>
 void matvec_neon(const WeightMatrix& w, uint32_t row_first, uint32_t row_end, const ColumnsView& x,
                  float* y, size_t y_stride) {
-  const auto with = [&]<class Format>() {
+  const auto run_format = [&]<class Format>() {
     constexpr decltype(&run<Format, Dot, 1>) kKernels[kMaxColumns] = {
         run<Format, Dot, 1>, run<Format, Dot, 2>, run<Format, Dot, 3>, run<Format, Dot, 4>,
         run<Format, Dot, 6>, run<Format, Dot, 6>, run<Format, Dot, 8>, run<Format, Dot, 8>};
     kKernels[x.n_col - 1](w, row_first, row_end, x, y, y_stride);
   };
-  switch (w.type) {
-    case WeightType::kF32: return with.template operator()<F32>();
-    case WeightType::kF16: return with.template operator()<F16>();
-    case WeightType::kBf16: return with.template operator()<Bf16>();
-    case WeightType::kQ4_0: return with.template operator()<Q4_0>();
-    case WeightType::kQ4_1: return with.template operator()<Q4_1>();
-    case WeightType::kQ5_0: return with.template operator()<Q5_0>();
-    case WeightType::kQ5_1: return with.template operator()<Q5_1>();
-    case WeightType::kQ8_0: return with.template operator()<Q8_0>();
-    case WeightType::kQ2_K: return with.template operator()<Q2_K>();
-    case WeightType::kQ3_K: return with.template operator()<Q3_K>();
-    case WeightType::kQ4_K: return with.template operator()<Q45_K<false>>();
-    case WeightType::kQ5_K: return with.template operator()<Q45_K<true>>();
-    case WeightType::kQ6_K: return with.template operator()<Q6_K>();
-    case WeightType::kIq4Nl: return with.template operator()<Iq4Nl>();
-  }
+  with_format<F32, F16, Bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q45_K<false>, Q45_K<true>,
+              Q6_K, Iq4Nl>(w.type, run_format);
 }
 
 // 32 values to block b of a group, all parts of the block.

@@ -70,6 +70,15 @@ struct MatvecTarget {
                  float* y, size_t y_stride);
 };
 
+// f.operator()<Format>() for the type's format; Formats in the order of WeightType. Static, so that
+// each file keeps its own copy.
+template <class... Formats, class F>
+static void with_format(WeightType type, const F& f) {
+  static_assert(sizeof...(Formats) == kWeightTypes);
+  size_t i = 0;
+  ((static_cast<size_t>(type) == i++ ? f.template operator()<Formats>() : void()), ...);
+}
+
 // Null where the CPU cannot run it.
 const MatvecTarget* avx512vnni_target();
 const MatvecTarget* avx2_target();

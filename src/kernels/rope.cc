@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "base/rounding.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rope.cc"
@@ -180,7 +181,7 @@ void RopeTable::reserve(uint32_t n_pos) {
   if (n_pos <= n_pos_) return;
   // In steps, so that decoding does not grow the table for each token.
   constexpr uint32_t kStep = 256;
-  n_pos = (n_pos + kStep - 1) / kStep * kStep;
+  n_pos = pad_to(n_pos, kStep);
   const uint32_t n_pair = config_.n_rot / 2;
   angles_.resize(size_t{n_pos} * config_.n_rot);
   const float theta_scale =

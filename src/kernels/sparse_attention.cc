@@ -9,7 +9,8 @@
 #include <hwy/highway.h>
 
 #include "base/check.h"
-#include "kernels/softmax-inl.h"
+#include "base/rounding.h"
+#include "kernels/attention-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headstart::kernels {
@@ -19,30 +20,8 @@ namespace {
 // Key blocks that a softmax takes at a time, at most.
 constexpr uint32_t kStepBlocks = kKeyStep / kKeyBlock;
 
-uint32_t BlocksBelow(uint32_t key_end) { return (key_end + kKeyBlock - 1) / kKeyBlock; }
-
-// A key block as a panel [d_head_k, kKeyBlock]; keys from key_end on are zero.
-void PackKeys(const TileOps& ops, const Attention& a, uint32_t block, uint32_t key_end,
-              std::byte* panel) {
-  for (uint32_t c = 0; c < kKeyBlock; c += kStrip) {
-    const uint32_t key = block * kKeyBlock + c;
-    StripRows keys{a.k.type, a.k.rows + size_t{key} * a.k.row_bytes, a.k.row_bytes};
-    keys.end = key < key_end ? std::min<size_t>(kStrip, key_end - key) : 0;
-    ops.pack_weights(keys, a.d_head_k, c, kKeyBlock, panel);
-  }
-}
-
-// Its values as a panel [kKeyBlock, d_head_v]; `rows` is as large.
-void PackValues(const TileOps& ops, const Attention& a, uint32_t block, uint32_t key_end,
-                float* rows, std::byte* panel) {
-  const DequantizeRow value = dequantize_row_of(a.v.type);
-  const uint32_t first = block * kKeyBlock;
-  const uint32_t n = std::min(kKeyBlock, key_end - first);
-  for (uint32_t i = 0; i < n; ++i) {
-    value(a.v.rows + size_t{first + i} * a.v.row_bytes, a.d_head_v, rows + i * a.d_head_v);
-  }
-  std::fill(rows + n * a.d_head_v, rows + kKeyBlock * a.d_head_v, 0.0f);
-  ops.pack(rows, a.d_head_v, kKeyBlock, a.d_head_v, panel);
+PackedKeys keys_of(uint32_t block, uint32_t key_end) {
+  return {block * kKeyBlock, kKeyBlock, 0, key_end};
 }
 
 // Mass of key blocks under the softmax of sampled queries.
@@ -53,7 +32,7 @@ class Selector {
         a_(attention),
         blocks_(query_blocks(a_.positions)),
         key_end_(a_.positions.back() + 1),
-        n_key_block_(BlocksBelow(key_end_)),
+        n_key_block_(ceil_div(key_end_, kKeyBlock)),
         query_bytes_(a_.d_head_k * ops.operand_bytes) {
     for (const QueryBlock& block : blocks_) {
       const uint32_t n = std::min(block.n, kSampledQueries);
@@ -74,8 +53,8 @@ class Selector {
 
   std::vector<KeyBlocks> run(float share) {
     for (size_t row = 0; row < samples_.size(); ++row) {
-      ScaledQuery(a_, size_t{samples_[row].query} * a_.n_group + samples_[row].head, query_f32_);
-      ops_.to_operand(query_f32_, a_.d_head_k, queries_ + row * query_bytes_);
+      PackQuery(ops_, a_, size_t{samples_[row].query} * a_.n_group + samples_[row].head, query_f32_,
+                queries_ + row * query_bytes_);
     }
     for (uint32_t block = 0; block < n_key_block_; ++block) score(block);
 
@@ -86,7 +65,7 @@ class Selector {
       const uint32_t last = a_.positions[block.first + block.n - 1];
       const uint32_t n = std::min(block.n, kSampledQueries);
       for (uint32_t head = 0; head < a_.n_group; ++head, row += n) {
-        const std::span<const float> mass = mass_of(row, n, BlocksBelow(last + 1));
+        const std::span<const float> mass = mass_of(row, n, ceil_div(last + 1, kKeyBlock));
         keys.push_back(choose_key_blocks(mass, first / kKeyBlock, share));
       }
     }
@@ -101,7 +80,7 @@ class Selector {
 
   // Maximum of the block's scores, and total of 2^(score - maximum), for every sample.
   void score(uint32_t block) {
-    PackKeys(ops_, a_, block, key_end_, key_panel_);
+    PackKeys(ops_, a_, keys_of(block, key_end_), key_panel_);
     TileProduct qk;
     qk.a = queries_;
     qk.a_stride = query_bytes_;
@@ -210,8 +189,8 @@ class BlockAttender {
 
   void pack_queries(const Unit& unit) {
     for (uint32_t i = 0; i < unit.queries.n; ++i) {
-      ScaledQuery(a_, size_t{unit.queries.first + i} * a_.n_group + unit.head, query_f32_);
-      ops_.to_operand(query_f32_, a_.d_head_k, queries_ + (unit.row + i) * query_bytes_);
+      PackQuery(ops_, a_, size_t{unit.queries.first + i} * a_.n_group + unit.head, query_f32_,
+                queries_ + (unit.row + i) * query_bytes_);
     }
   }
 
@@ -222,8 +201,9 @@ class BlockAttender {
                        [&](const Unit& unit) { return unit.attends(block); })) {
         continue;
       }
-      PackKeys(ops_, a_, block, key_end_, key_panels_ + i * kKeyBlock * query_bytes_);
-      PackValues(ops_, a_, block, key_end_, value_rows_, value_panels_ + i * value_panel_bytes_);
+      const PackedKeys keys = keys_of(block, key_end_);
+      PackKeys(ops_, a_, keys, key_panels_ + i * kKeyBlock * query_bytes_);
+      PackValues(ops_, a_, keys, value_rows_, value_panels_ + i * value_panel_bytes_);
     }
     for (const Unit& unit : units_) {
       StepBlocks blocks{block_first, 0, {}};
@@ -292,11 +272,8 @@ class BlockAttender {
 
   void finish(const Unit& unit) {
     for (uint32_t i = 0; i < unit.queries.n; ++i) {
-      float* const sums = sums_ + (unit.row + i) * a_.d_head_v;
-      Multiply(1.0f / total_[unit.row + i], a_.d_head_v, sums);
-      ops_.to_operand(sums, a_.d_head_v,
-                      a_.out + (unit.queries.first + i) * a_.out_stride +
-                          size_t{unit.head} * a_.d_head_v * ops_.operand_bytes);
+      GiveRow(ops_, a_, size_t{unit.queries.first + i} * a_.n_group + unit.head,
+              total_[unit.row + i], sums_ + (unit.row + i) * a_.d_head_v);
     }
   }
 

@@ -239,7 +239,6 @@ Result<void> Model::place_matrices(const std::function<void(double)>& progress) 
     }
     ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     buffers_.push_back(buffer);
-    repacked_bytes_ += size;
     auto* at = static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer));
     for (const Placement* p : tensors) {
       ggml_backend_tensor_alloc(buffer, p->tensor, at);

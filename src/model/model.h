@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kernels/gemm.h"
+#include "kernels/weight_matrix.h"
 #include "model/arch.h"
 #include "model/gguf_file.h"
 #include "model/params.h"
@@ -50,7 +50,6 @@ class Model {
   // Asks the system to read a layer's matrices from the file unless they are in memory; returns at
   // once. Computing a layer then hides reading the next one, also where memory cannot hold all.
   void read_ahead(uint32_t layer) const;
-  uint64_t repacked_bytes() const { return repacked_bytes_; }
 
  private:
   Model() = default;
@@ -79,7 +78,6 @@ class Model {
   ggml_backend_buffer* mapped_ = nullptr;                // the whole file
   std::unordered_map<const ggml_tensor*, const std::byte*> in_file_;
   std::vector<ggml_backend_buffer*> buffers_;
-  uint64_t repacked_bytes_ = 0;
 };
 
 }  // namespace headstart::model

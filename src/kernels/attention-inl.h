@@ -1,9 +1,10 @@
-// The softmax of attention, for sources that Highway compiles once for each instruction set.
-#if defined(HEADSTART_KERNELS_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADSTART_KERNELS_SOFTMAX_INL_H_
-#undef HEADSTART_KERNELS_SOFTMAX_INL_H_
+// What the attention kernels share: softmax and packing, for sources that Highway compiles once for
+// each instruction set.
+#if defined(HEADSTART_KERNELS_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADSTART_KERNELS_ATTENTION_INL_H_
+#undef HEADSTART_KERNELS_ATTENTION_INL_H_
 #else
-#define HEADSTART_KERNELS_SOFTMAX_INL_H_
+#define HEADSTART_KERNELS_ATTENTION_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -112,6 +113,58 @@ inline void ScaledQuery(const Attention& a, size_t row, float* out) {
   const float* q = a.q + row / a.n_group * a.q_stride + row % a.n_group * a.d_head_k;
   std::copy_n(q, a.d_head_k, out);
   Multiply(a.soft_cap != 0 ? a.scale : a.scale * kLog2E, a.d_head_k, out);
+}
+
+// Keys [first, first + n) as panels: those of [begin, end), the others zero and not read.
+struct PackedKeys {
+  uint32_t first;
+  uint32_t n;  // a multiple of kStrip
+  uint32_t begin;
+  uint32_t end;
+  // Within the panel.
+  uint32_t first_valid() const { return std::clamp(begin, first, first + n) - first; }
+  uint32_t end_valid() const { return std::clamp(end, first, first + n) - first; }
+};
+
+// panel: [d_head_k, keys.n]
+inline void PackKeys(const TileOps& ops, const Attention& a, const PackedKeys& keys,
+                     std::byte* panel) {
+  const size_t begin = keys.first_valid(), end = keys.end_valid();
+  for (size_t c = 0; c < keys.n; c += kStrip) {
+    StripRows rows{a.k.type, a.k.rows + (keys.first + c) * a.k.row_bytes, a.k.row_bytes};
+    rows.begin = c < begin ? std::min(kStrip, begin - c) : 0;
+    rows.end = c < end ? std::min(kStrip, end - c) : 0;
+    rows.next = static_cast<std::ptrdiff_t>(kStrip * a.k.row_bytes);
+    ops.pack_weights(rows, a.d_head_k, c, keys.n, panel);
+  }
+}
+
+// panel: [keys.n, d_head_v]; `values` is as large.
+inline void PackValues(const TileOps& ops, const Attention& a, const PackedKeys& keys,
+                       float* values, std::byte* panel) {
+  const DequantizeRow dequantize = dequantize_row_of(a.v.type);
+  const size_t begin = keys.first_valid(), end = keys.end_valid();
+  std::fill_n(values, begin * a.d_head_v, 0.0f);
+  for (size_t i = begin; i < end; ++i) {
+    dequantize(a.v.rows + (keys.first + i) * a.v.row_bytes, a.d_head_v, values + i * a.d_head_v);
+  }
+  std::fill(values + end * a.d_head_v, values + size_t{keys.n} * a.d_head_v, 0.0f);
+  ops.pack(values, a.d_head_v, keys.n, a.d_head_v, panel);
+}
+
+// Row (query, head of the group) as operands; f32 is scratch of d_head_k.
+inline void PackQuery(const TileOps& ops, const Attention& a, size_t row, float* f32,
+                      std::byte* out) {
+  ScaledQuery(a, row, f32);
+  ops.to_operand(f32, a.d_head_k, out);
+}
+
+// The row's share of a.out, from the sums of its weighted values and the total of its weights.
+inline void GiveRow(const TileOps& ops, const Attention& a, size_t row, float total, float* sums) {
+  Multiply(1.0f / total, a.d_head_v, sums);
+  ops.to_operand(
+      sums, a.d_head_v,
+      a.out + row / a.n_group * a.out_stride + row % a.n_group * a.d_head_v * ops.operand_bytes);
 }
 
 }  // namespace
