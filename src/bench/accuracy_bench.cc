@@ -4,10 +4,10 @@
 // K,V: an implementation and a file of its own.
 #include <llama.h>
 
-#include <fstream>
-
 #include "bench/divergence.h"
+#include "bench/documents.h"
 #include "bench/model_benches.h"
+#include "bench/scratch_dir.h"
 #include "exec/executor_choice.h"
 #include "exec/kv_shape.h"
 #include "kv/live_kv.h"
@@ -21,11 +21,6 @@ constexpr uint32_t kTokens = 608;
 constexpr uint32_t kRows = 304;  // of the last positions
 
 using Logits = std::vector<float>;  // [kRows, n_vocab]
-
-struct TemporaryFile {
-  std::filesystem::path path;
-  ~TemporaryFile() { std::filesystem::remove(path); }
-};
 
 Result<void> write_f32_model(const std::filesystem::path& from, const std::filesystem::path& to) {
   const uint64_t need = std::filesystem::file_size(from) * 8;
@@ -111,16 +106,9 @@ Result<Logits> our_logits(const std::filesystem::path& path, std::span<const Tok
 }
 
 Result<std::vector<Token>> prose(const std::filesystem::path& model) {
-  const char* const file = "/usr/share/common-licenses/GPL-3";
-  std::ifstream in(file);
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::filesystem::path files[] = {"/usr/share/common-licenses/GPL-3"};
   HS_ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::open(model));
-  std::vector<Token> tokens = tokenizer->encode(text, true, false);
-  if (tokens.size() < kTokens) {
-    return Error{Code::kNotFound, std::string(file) + " has too little text for this bench"};
-  }
-  tokens.resize(kTokens);
-  return tokens;
+  return tokens_of(files, *tokenizer, kTokens);
 }
 
 }  // namespace
@@ -129,12 +117,12 @@ Result<std::vector<Row>> bench_accuracy(const BenchOptions& o) {
   model::quiet_libllama();
   std::vector<Row> rows;
   for (const auto& path : o.models) {
-    const TemporaryFile f32{std::filesystem::temp_directory_path() /
-                            ("headstart-f32-" + path.filename().string())};
-    HS_RETURN_IF_ERROR(write_f32_model(path, f32.path));
+    const ScratchDir dir;
+    const std::filesystem::path f32 = dir.path() / path.filename();
+    HS_RETURN_IF_ERROR(write_f32_model(path, f32));
     HS_ASSIGN_OR_RETURN(const auto tokens, prose(path));
     HS_ASSIGN_OR_RETURN(const Logits reference,
-                        libllama_logits(f32.path, tokens, GGML_TYPE_F32, o.n_threads));
+                        libllama_logits(f32, tokens, GGML_TYPE_F32, o.n_threads));
     HS_ASSIGN_OR_RETURN(const Logits theirs,
                         libllama_logits(path, tokens, GGML_TYPE_F16, o.n_threads));
     const size_t n_vocab = reference.size() / kRows;

@@ -12,6 +12,7 @@
 
 #include "bench/documents.h"
 #include "bench/model_benches.h"
+#include "bench/scratch_dir.h"
 #include "exec/engine.h"
 #include "exec/kv_loader.h"
 #include "exec/kv_shape.h"
@@ -25,24 +26,6 @@ namespace {
 
 constexpr const char* kQuestionA = "\n\nQuestion: May I sell copies of the program?\nAnswer:";
 constexpr const char* kQuestionB = "\n\nQuestion: Who provides a warranty, if anybody?\nAnswer:";
-
-// A folder of its own that goes with the bench.
-class ScratchDir {
- public:
-  ScratchDir() {
-    std::string name = (fs::temp_directory_path() / "headstart-bench-XXXXXX").string();
-    HS_CHECK(::mkdtemp(name.data()) != nullptr, "a temporary folder");
-    path_ = name;
-  }
-  ~ScratchDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 Result<std::unique_ptr<exec::Engine>> open_engine(const fs::path& model, const BenchOptions& o,
                                                   const std::optional<fs::path>& cache) {

@@ -1,8 +1,7 @@
 // Block-sparse prefill against dense on the same text: time of attention and of all, key blocks,
 // distance of the logits.
-#include <fstream>
-
 #include "bench/divergence.h"
+#include "bench/documents.h"
 #include "bench/model_benches.h"
 #include "exec/executor_choice.h"
 #include "exec/kv_shape.h"
@@ -67,20 +66,11 @@ class Side {
 // Prose of the benchmark data, else licences.
 Result<std::vector<Token>> prose(const std::filesystem::path& data,
                                  const std::filesystem::path& model) {
-  std::string text;
   const std::filesystem::path licences = "/usr/share/common-licenses";
-  for (const auto& file :
-       {data / "frankenstein.txt", licences / "GPL-3", licences / "GFDL-1.3", licences / "GPL-2"}) {
-    std::ifstream in(file);
-    text.append(std::istreambuf_iterator<char>(in), {});
-  }
+  const std::filesystem::path files[] = {data / "frankenstein.txt", licences / "GPL-3",
+                                         licences / "GFDL-1.3", licences / "GPL-2"};
   HS_ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::open(model));
-  std::vector<Token> tokens = tokenizer->encode(text, true, false);
-  if (tokens.size() < kTokens) {
-    return Error{Code::kNotFound, "too little text; give --data with frankenstein.txt"};
-  }
-  tokens.resize(kTokens);
-  return tokens;
+  return tokens_of(files, *tokenizer, kTokens);
 }
 
 struct Comparison {
