@@ -273,21 +273,39 @@ class ServerTest(unittest.TestCase):
             self.assertEqual(status, 400, body)
             self.assertEqual(json.loads(text)["error"]["type"], "invalid_request_error")
 
-    def test_unrelated_prompts_do_not_mix(self):
-        bodies = [{"prompt": prompt(4, topic), "max_tokens": 4, "temperature": 0}
-                  for topic in ("rain", "trains", "bread", "stars")]
-        alone = [text_of(self.server.post(TEXT, {**b, "headstart": {"reuse": "off"}})) for b in bodies]
-        answers = [None] * 16
+    def ask_at_once(self, bodies):
+        answers = [None] * len(bodies)
 
         def ask(i):
-            answers[i] = text_of(self.server.post(TEXT, bodies[i % 4]))
+            answers[i] = self.server.post(TEXT, bodies[i])
 
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
+        return answers
+
+    def test_unrelated_prompts_do_not_mix(self):
+        bodies = [{"prompt": prompt(4, topic), "max_tokens": 4, "temperature": 0}
+                  for topic in ("rain", "trains", "bread", "stars")]
+        alone = [text_of(self.server.post(TEXT, {**b, "headstart": {"reuse": "off"}})) for b in bodies]
+        answers = [text_of(a) for a in self.ask_at_once(bodies * 4)]
         self.assertEqual(answers, alone * 4)
+
+    def test_requests_with_one_cold_prefix_share_its_prefill(self):
+        shared = prompt(40, "lanterns")
+        bodies = [{"prompt": f"{shared} Question {i}?", "max_tokens": 4, "temperature": 0}
+                  for i in range(8)]
+        answers = self.ask_at_once(bodies)
+        computed = sorted(a["usage"]["prompt_tokens"]
+                          - a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers)
+        n_question = 16  # more tokens than a question has
+        self.assertGreater(computed[-1], 10 * n_question)  # one computes the prefix,
+        self.assertLess(computed[-2], n_question)          # the others wait for it
+        for body, answer in zip(bodies, answers):
+            alone = self.server.post(TEXT, {**body, "headstart": {"reuse": "off"}})
+            self.assertEqual(text_of(answer), text_of(alone))
 
     def test_client_that_leaves_in_prefill_frees_the_engine(self):
         before = self.server.metric('completions_total{outcome="cancelled"}')
