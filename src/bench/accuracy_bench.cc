@@ -77,11 +77,15 @@ Result<Logits> libllama_logits(const std::filesystem::path& path, std::span<cons
 }
 
 Result<Logits> our_logits(const std::filesystem::path& path, std::span<const Token> tokens,
-                          exec::NumericClass numeric_class, uint32_t n_threads) {
+                          exec::NumericClass numeric_class, const BenchOptions& o) {
+  HS_ASSIGN_OR_RETURN(const auto prefill, exec::chosen_operands(o.operands));
   HS_ASSIGN_OR_RETURN(const auto model, model::Model::open(path));
   const model::ModelParams& p = model->params();
   exec::RopeTables tables(p);
-  HS_ASSIGN_OR_RETURN(const auto executor, exec::open_executor(*model, tables, {n_threads, kRows}));
+  HS_ASSIGN_OR_RETURN(
+      const auto executor,
+      exec::open_executor(*model, tables,
+                          {.n_threads = o.n_threads, .n_token_max = kRows, .prefill = prefill}));
   HS_ASSIGN_OR_RETURN(const auto kv, kv::LiveKv::open(exec::kv_shape_of(p), kv::LiveType::kF16,
                                                       kv::LiveType::kF16, 1024));
   Logits all, logits;
@@ -129,7 +133,7 @@ Result<std::vector<Row>> bench_accuracy(const BenchOptions& o) {
     const double their_kl = mean_kl(reference, theirs, n_vocab);
     for (const auto& [name, numeric_class] : {std::pair{"prefill", exec::NumericClass::kPrefill},
                                               {"decode", exec::NumericClass::kDecode}}) {
-      HS_ASSIGN_OR_RETURN(const Logits ours, our_logits(path, tokens, numeric_class, o.n_threads));
+      HS_ASSIGN_OR_RETURN(const Logits ours, our_logits(path, tokens, numeric_class, o));
       rows.push_back(paired_row(std::string("KL to f32, ") + name + ", against libllama's", path,
                                 o.n_threads, "nats", {mean_kl(reference, ours, n_vocab)},
                                 {their_kl}));

@@ -65,12 +65,16 @@ class Libllama {
 // Our side: the executor as the engine drives it, K,V captured for the store.
 class Ours {
  public:
-  static Result<std::unique_ptr<Ours>> open(const std::filesystem::path& path, uint32_t n_threads) {
+  static Result<std::unique_ptr<Ours>> open(const std::filesystem::path& path,
+                                            const BenchOptions& options) {
     std::unique_ptr<Ours> o(new Ours);
+    HS_ASSIGN_OR_RETURN(const auto prefill, exec::chosen_operands(options.operands));
     HS_ASSIGN_OR_RETURN(o->model_, model::Model::open(path));
     o->tables_ = std::make_unique<exec::RopeTables>(o->model_->params());
-    HS_ASSIGN_OR_RETURN(o->executor_,
-                        exec::open_executor(*o->model_, *o->tables_, {n_threads, kBatch}));
+    HS_ASSIGN_OR_RETURN(o->executor_, exec::open_executor(*o->model_, *o->tables_,
+                                                          {.n_threads = options.n_threads,
+                                                           .n_token_max = kBatch,
+                                                           .prefill = prefill}));
     const model::ModelParams& p = o->model_->params();
     const kv::KvShape shape = exec::kv_shape_of(p);
     HS_ASSIGN_OR_RETURN(o->kv_,
@@ -124,7 +128,7 @@ class Race {
                                             const BenchOptions& o) {
     std::unique_ptr<Race> race(new Race(model, o));
     HS_ASSIGN_OR_RETURN(race->theirs_, Libllama::open(model, o.n_threads));
-    HS_ASSIGN_OR_RETURN(race->ours_, Ours::open(model, o.n_threads));
+    HS_ASSIGN_OR_RETURN(race->ours_, Ours::open(model, o));
     return race;
   }
 

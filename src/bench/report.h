@@ -31,6 +31,7 @@ struct BenchOptions {
   std::vector<std::filesystem::path> models;
   std::filesystem::path data;  // benchmark data, may be absent
   uint32_t n_threads = 1;
+  std::string operands = "auto";  // of our prefill: kernels/operands.h
   uint32_t n_repeat = 0;  // 0: the bench's own
 };
 

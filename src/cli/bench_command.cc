@@ -51,6 +51,7 @@ Command add_bench(CLI::App& app) {
   app.add_option("--data", flags->options.data, "folder of benchmark data");
   app.add_option("-t,--threads", flags->options.n_threads, "compute threads; 1 measures CPU time");
   app.add_option("--cpu", flags->cpu, "instruction set of our kernels, as in run --cpu");
+  app.add_option("--operands", flags->options.operands, "of our prefill, as in run --operands");
   app.add_option("--repeat", flags->options.n_repeat, "paired runs (0: the bench's own number)");
   return [flags] {
     if (flags->name.empty()) {

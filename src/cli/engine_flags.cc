@@ -17,6 +17,10 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option("--cache-type-k", options.cache_type_k, "type of K in memory: f16 or q8_0");
   app.add_option("--cache-type-v", options.cache_type_v, "type of V in memory: f16 or q8_0");
   app.add_option("--kernels", options.kernels, "what computes: auto, native or ggml");
+  app.add_option(
+      "--operands", options.operands,
+      "operands of native prefill: auto (f32 or bf16), f32, bf16, or int8, which is faster "
+      "and as far from f32 as llama.cpp's");
   app.add_option("--sparse-attention", options.sparse_attention,
                  "share of the attention mass that prefill keeps, 0.5 to 1 (0: dense, all of it)");
   app.add_option(

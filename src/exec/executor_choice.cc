@@ -1,5 +1,7 @@
 #include "exec/executor_choice.h"
 
+#include <string>
+
 #include "base/log.h"
 #include "exec/ggml_executor.h"
 #include "exec/native_executor.h"
@@ -13,22 +15,30 @@ Result<Kernels> kernels_from_name(std::string_view name) {
                "there are no kernels named '" + std::string(name) + "'; use auto, native or ggml"};
 }
 
+Result<kernels::PrefillOps> chosen_operands(std::string_view name) {
+  if (name == "auto") return kernels::PrefillOps{};
+  return kernels::prefill_ops(name);
+}
+
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options) {
-  const bool sparse = options.sparse_attention > 0;
-  if (sparse && options.kernels == Kernels::kGgml) {
-    return Error{Code::kInvalidArgument,
-                 "ggml's kernels attend to all keys; sparse attention needs --kernels native"};
+  // What was asked for that only native kernels have, and what to do without them.
+  const char* wants = nullptr;
+  if (options.prefill.weights != nullptr) wants = "--operands";
+  if (options.sparse_attention > 0) wants = "sparse attention";
+  if (wants != nullptr && options.kernels == Kernels::kGgml) {
+    return Error{Code::kInvalidArgument, std::string("ggml's kernels have no choice of ") + wants +
+                                             "; use --kernels native"};
   }
   if (options.kernels != Kernels::kGgml) {
     auto native = NativeExecutor::open(
         model, tables,
-        {options.n_threads, options.n_token_max, options.tile, options.sparse_attention});
+        {options.n_threads, options.n_token_max, options.prefill, options.sparse_attention});
     if (native.ok()) return std::unique_ptr<LayerExecutor>(*std::move(native));
-    if (sparse || options.kernels == Kernels::kNative) {
+    if (wants != nullptr || options.kernels == Kernels::kNative) {
       return Error{native.error().code,
-                   native.error().message +
-                       (sparse ? "; do without sparse attention" : "; use --kernels auto")};
+                   native.error().message + (wants != nullptr ? std::string("; do without ") + wants
+                                                              : "; use --kernels auto")};
     }
     spdlog::info("{}; ggml computes it", native.error().message);
   }

@@ -7,7 +7,7 @@
 
 #include "exec/layer_executor.h"
 #include "exec/rope_tables.h"
-#include "kernels/tile.h"
+#include "kernels/operands.h"
 #include "model/model.h"
 
 namespace headstart::exec {
@@ -25,13 +25,16 @@ struct ExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
   Kernels kernels = Kernels::kAuto;
-  const kernels::TileOps* tile = nullptr;     // of native prefill; null: the fastest there is
+  kernels::PrefillOps prefill = {};           // of native prefill; nulls: the fastest exact ones
   float sparse_attention = 0;                 // share of prefill's attention mass; 0: dense
   std::function<void(double)> progress = {};  // of preparing weights, 0 to 1
 };
 
+// What --operands names; nulls for auto. Errors: those of kernels::prefill_ops.
+Result<kernels::PrefillOps> chosen_operands(std::string_view name);
+
 // Model and tables must outlive the executor. Errors: kUnsupported, kExhausted, kInvalidArgument
-// (sparse attention on ggml's kernels).
+// (what only native kernels have, on ggml's).
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options);
 

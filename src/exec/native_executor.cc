@@ -44,8 +44,7 @@ struct NativeExecutor::Impl {
       : model(m),
         tables(t),
         options(o),
-        products(o.tile != nullptr ? *o.tile : kernels::tile_ops(), o.n_threads,
-                 o.sparse_attention),
+        products(o.prefill, o.n_threads, o.sparse_attention),
         thread_rows(o.n_threads) {}
 
   const model::ModelParams& params() const { return model.params(); }
@@ -84,15 +83,15 @@ void NativeExecutor::Impl::begin(const LayerStep& s) {
   step = &s;
   tables.reserve(s.positions.back() + 1);
   products.set_class(s.numeric_class);
-  const size_t n = n_token(), value_bytes = products.value_bytes();
+  const size_t n = n_token(), n_attended = size_t{p.n_head} * p.d_head_v;
   rows.get(n * p.d_model);
   branch.get(n * p.d_model);
   q.get(n * p.n_head * p.d_head_k);
   k.get(n * p.n_head_kv * p.d_head_k);
   v.get(n * p.n_head_kv * p.d_head_v);
-  normed.resize(n, p.d_model, value_bytes);
-  attended.resize(n, size_t{p.n_head} * p.d_head_v, value_bytes);
-  ff.resize(n, p.n_ff, value_bytes);
+  normed.resize(n, p.d_model, products.row_bytes(p.d_model));
+  attended.resize(n, n_attended, products.row_bytes(n_attended));
+  ff.resize(n, p.n_ff, products.row_bytes(p.n_ff));
 }
 
 void NativeExecutor::Impl::take_input() {
@@ -259,10 +258,13 @@ void NativeExecutor::Impl::give_logits() {
 Result<std::unique_ptr<NativeExecutor>> NativeExecutor::open(const model::Model& model,
                                                              RopeTables& tables,
                                                              const NativeExecutorOptions& options) {
+  NativeExecutorOptions o = options;
+  if (o.prefill.tile == nullptr) o.prefill = {&kernels::tile_ops(), &kernels::tile_ops()};
   HS_ASSIGN_OR_RETURN(NativeWeights weights, native_weights(model));
+  HS_RETURN_IF_ERROR(check_operands(model, weights, *o.prefill.weights));
   std::unique_ptr<Impl> impl;
   try {
-    impl = std::make_unique<Impl>(model, tables, options);
+    impl = std::make_unique<Impl>(model, tables, o);
   } catch (const std::system_error&) {
     return Error{Code::kExhausted, "the system starts no more threads; use fewer with -t"};
   }
@@ -274,8 +276,10 @@ NativeExecutor::NativeExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 NativeExecutor::~NativeExecutor() = default;
 
 std::string NativeExecutor::identity() const {
-  return "native/" + std::to_string(kRevision) + "/" + impl_->products.tile().name + "/" +
-         kernels::target_name();
+  const kernels::PrefillOps& prefill = impl_->options.prefill;
+  std::string tiles = prefill.tile->name;
+  if (prefill.weights != prefill.tile) tiles += std::string("+") + prefill.weights->name;
+  return "native/" + std::to_string(kRevision) + "/" + tiles + "/" + kernels::target_name();
 }
 
 uint32_t NativeExecutor::grain() const {

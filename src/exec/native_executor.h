@@ -5,7 +5,8 @@
 // tokens of the step, not on the number of threads. With block-sparse attention, prefill's depend
 // on the step's other tokens in the same block of 128 positions too: that is the grain.
 //
-//   prefill   f32 or bf16 rows times dequantised panels: kernels/gemm.h
+//   prefill   f32 or bf16 rows times dequantised panels, or int8 rows times the file's integers:
+//             kernels/gemm.h
 //   decode    1 to 8 rows, quantised, times the weights where they lie: kernels/matvec.h
 //
 //   shapes   outermost first
@@ -15,7 +16,7 @@
 
 #include "exec/layer_executor.h"
 #include "exec/rope_tables.h"
-#include "kernels/tile.h"
+#include "kernels/operands.h"
 #include "model/model.h"
 
 namespace headstart::exec {
@@ -23,8 +24,8 @@ namespace headstart::exec {
 struct NativeExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
-  const kernels::TileOps* tile = nullptr;  // null: the fastest that this CPU has
-  float sparse_attention = 0;              // share of the mass that prefill attends to; 0: dense
+  kernels::PrefillOps prefill = {};  // nulls: the fastest exact ones that this CPU has
+  float sparse_attention = 0;        // share of the mass that prefill attends to; 0: dense
 };
 
 class NativeExecutor final : public LayerExecutor {

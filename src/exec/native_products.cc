@@ -20,24 +20,29 @@ constexpr uint32_t kItemsPerThread = 4;
 
 }  // namespace
 
-void ProductRows::resize(size_t n_row, size_t n_value, size_t value_bytes) {
+void ProductRows::resize(size_t n_row, size_t n_value, size_t row_bytes) {
   n_value_ = n_value;
-  row_bytes_ = n_value * value_bytes;
+  row_bytes_ = row_bytes;
   data_ = rows_.get(n_row * row_bytes_);
 }
 
-NativeProducts::NativeProducts(const kernels::TileOps& tile, uint32_t n_threads, float sparse_share)
-    : tile_(tile), sparse_share_(sparse_share), pool_(n_threads), scratch_(n_threads) {}
+NativeProducts::NativeProducts(const kernels::PrefillOps& prefill, uint32_t n_threads,
+                               float sparse_share)
+    : tile_(*prefill.tile),
+      panels_(*prefill.weights),
+      sparse_share_(sparse_share),
+      pool_(n_threads),
+      scratch_(n_threads) {}
 
-size_t NativeProducts::value_bytes() const {
-  return class_ == NumericClass::kDecode ? sizeof(float) : tile_.operand_bytes;
+size_t NativeProducts::row_bytes(size_t n_value) const {
+  return class_ == NumericClass::kDecode ? n_value * sizeof(float) : panels_.operand_bytes(n_value);
 }
 
 void NativeProducts::to_input(const float* in, size_t n, std::byte* out) const {
   if (class_ == NumericClass::kDecode) {
     std::memcpy(out, in, n * sizeof(float));
   } else {
-    tile_.to_operand(in, n, out);
+    panels_.to_operand(in, n, out);
   }
 }
 
@@ -64,7 +69,7 @@ void NativeProducts::multiply_panels(const ProductRows& x, RowRange rows, Produc
     for (const Product& product : products) {
       const kernels::Gemm g = gemm(product);
       if (item < kernels::n_panel(g)) {
-        kernels::multiply_panel(tile_, g, item, scratch_[thread].gemm);
+        kernels::multiply_panel(panels_, g, item, scratch_[thread].gemm);
         return;
       }
       item -= kernels::n_panel(g);
@@ -107,7 +112,7 @@ void NativeProducts::multiply_gated(const ProductRows& x, RowRange rows,
     g.out = out.row(rows.first);
     g.out_stride = out.row_bytes();
     pool_.run(kernels::n_panel(g), [&](uint32_t item, uint32_t thread) {
-      kernels::multiply_panel(tile_, g, item, scratch_[thread].gemm);
+      kernels::multiply_panel(panels_, g, item, scratch_[thread].gemm);
     });
     return;
   }
@@ -153,7 +158,8 @@ void NativeProducts::attend_prefill(const AttentionStep& step, RowRange rows, Pr
     const uint32_t begin = rows.first + (n_block - 1 - item / n_head_kv) * block;
     kernels::Attention a = of_head(step, head, {begin, std::min(begin + block, rows.end)});
     a.out_stride = out.row_bytes();
-    a.out = out.row(begin) + size_t{head} * a.n_group * a.d_head_v * value_bytes();
+    a.out_ops = &panels_;
+    a.out = out.row(begin) + row_bytes(size_t{head} * a.n_group * a.d_head_v);
     kernels::attend(tile_, a, scratch_[thread].attention);
   });
 }
@@ -174,7 +180,8 @@ void NativeProducts::attend_sparse(const AttentionStep& step, RowRange rows, Pro
     const uint32_t end = rows.first + blocks[block_end - 1].first + blocks[block_end - 1].n;
     kernels::Attention a = of_head(step, head, {begin, end});
     a.out_stride = out.row_bytes();
-    a.out = out.row(begin) + size_t{head} * n_group * a.d_head_v * value_bytes();
+    a.out_ops = &panels_;
+    a.out = out.row(begin) + row_bytes(size_t{head} * n_group * a.d_head_v);
     const auto keys =
         kernels::select_key_blocks(tile_, a, sparse_share_, scratch_[thread].attention);
     kernels::attend_key_blocks(tile_, a, keys, scratch_[thread].attention);

@@ -18,15 +18,16 @@
 #include "kernels/gemm.h"
 #include "kernels/layer_ops.h"
 #include "kernels/matvec.h"
+#include "kernels/operands.h"
 #include "kernels/scratch.h"
 #include "kernels/sparse_attention.h"
 
 namespace headstart::exec {
 
-// Rows in the form that a class's products take: f32 in decoding, else the tile's operands.
+// Rows in the form that a class's products take: f32 in decoding, else operands.
 class ProductRows {
  public:
-  void resize(size_t n_row, size_t n_value, size_t value_bytes);
+  void resize(size_t n_row, size_t n_value, size_t row_bytes);
   std::byte* row(size_t i) { return rows_.get(0) + i * row_bytes_; }
   const std::byte* row(size_t i) const { return data_ + i * row_bytes_; }
   const float* floats(size_t i) const { return reinterpret_cast<const float*>(row(i)); }
@@ -60,12 +61,11 @@ struct RowRange {
 class NativeProducts {
  public:
   // sparse_share: of the mass of prefill's attention where no window bounds it; 0: all of it.
-  NativeProducts(const kernels::TileOps& tile, uint32_t n_threads, float sparse_share);
+  NativeProducts(const kernels::PrefillOps& prefill, uint32_t n_threads, float sparse_share);
 
   void set_class(NumericClass numeric_class) { class_ = numeric_class; }
   ComputePool& pool() { return pool_; }
-  const kernels::TileOps& tile() const { return tile_; }
-  size_t value_bytes() const;  // of a value of ProductRows
+  size_t row_bytes(size_t n_value) const;  // of a row of ProductRows
 
   // out = in, as the class's products take it; n values.
   void to_input(const float* in, size_t n, std::byte* out) const;
@@ -97,6 +97,7 @@ class NativeProducts {
     kernels::AttentionScratch attention;
   };
   const kernels::TileOps& tile_;
+  const kernels::PanelOps& panels_;
   const float sparse_share_;
   NumericClass class_ = NumericClass::kPrefill;
   ComputePool pool_;

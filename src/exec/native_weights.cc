@@ -5,9 +5,11 @@
 namespace headstart::exec {
 namespace {
 
-Error unsupported(const model::Model& model, const std::string& what) {
-  return {Code::kUnsupported,
-          model.path().filename().string() + " " + what + ", which the native kernels lack"};
+constexpr const char* kOtherOperands = "which int8 operands do not take; use --operands auto";
+
+Error unsupported(const model::Model& model, const std::string& what,
+                  const char* why = "which the native kernels lack") {
+  return {Code::kUnsupported, model.path().filename().string() + " " + what + ", " + why};
 }
 
 Result<void> check_shape(const model::Model& model) {
@@ -45,6 +47,26 @@ Result<NativeWeights> native_weights(const model::Model& model) {
   }
   if (missing != nullptr) return unsupported(model, std::string("has weights of ") + missing);
   return weights;
+}
+
+Result<void> check_operands(const model::Model& model, const NativeWeights& weights,
+                            const kernels::PanelOps& ops) {
+  const size_t block = ops.operand.n_value;
+  if (block == 1) return {};
+  std::vector<kernels::WeightMatrix> all{weights.output};
+  for (const NativeLayerWeights& w : weights.layers) {
+    all.insert(all.end(), {w.wq, w.wk, w.wv, w.wo, w.gate, w.up, w.down});
+  }
+  for (const kernels::WeightMatrix& w : all) {
+    if (!kernels::has_levels(w.type)) {
+      return unsupported(model, std::string("has unquantised weights"), kOtherOperands);
+    }
+  }
+  const uint32_t d_head = model.params().d_head_v;
+  if (d_head % block != 0) {
+    return unsupported(model, "has heads of " + std::to_string(d_head), kOtherOperands);
+  }
+  return {};
 }
 
 kernels::KvRows kv_rows(const kv::LiveKv& kv, uint32_t layer, kv::Part part, uint32_t head) {

@@ -25,6 +25,10 @@ struct NativeWeights {
 // Errors: kUnsupported, saying what of the model our kernels lack.
 Result<NativeWeights> native_weights(const model::Model& model);
 
+// Errors: kUnsupported, where products of these operands cannot take the model's weights.
+Result<void> check_operands(const model::Model& model, const NativeWeights& weights,
+                            const kernels::PanelOps& ops);
+
 // The rows of one kv head in the live cache.
 kernels::KvRows kv_rows(const kv::LiveKv& kv, uint32_t layer, kv::Part part, uint32_t head);
 

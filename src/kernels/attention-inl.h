@@ -162,9 +162,10 @@ inline void PackQuery(const TileOps& ops, const Attention& a, size_t row, float*
 // The row's share of a.out, from the sums of its weighted values and the total of its weights.
 inline void GiveRow(const TileOps& ops, const Attention& a, size_t row, float total, float* sums) {
   Multiply(1.0f / total, a.d_head_v, sums);
-  ops.to_operand(
+  const PanelOps& out_ops = a.out_ops != nullptr ? *a.out_ops : ops;
+  out_ops.to_operand(
       sums, a.d_head_v,
-      a.out + row / a.n_group * a.out_stride + row % a.n_group * a.d_head_v * ops.operand_bytes);
+      a.out + row / a.n_group * a.out_stride + row % a.n_group * out_ops.operand_bytes(a.d_head_v));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class Attender {
       : ops_(ops),
         a_(attention),
         n_row_(attention.positions.size() * attention.n_group),
-        query_bytes_(a_.d_head_k * ops.operand_bytes),
+        query_bytes_(ops.operand_bytes(a_.d_head_k)),
         values_(scratch.values.get(size_t{kKeyStep} * a_.d_head_v)),
         scores_(scratch.scores.get(ops.n_row * kKeyStep)),
         sums_(scratch.sums.get(n_row_ * a_.d_head_v)),
@@ -29,8 +29,8 @@ class Attender {
         query_f32_(scratch.queries_f32.get(a_.d_head_k)),
         queries_(scratch.queries.get(n_row_ * query_bytes_)),
         key_panel_(scratch.key_panel.get(size_t{kKeyStep} * query_bytes_)),
-        value_panel_(scratch.value_panel.get(size_t{kKeyStep} * a_.d_head_v * ops.operand_bytes)),
-        weights_(scratch.weights.get(ops.n_row * kKeyStep * ops.operand_bytes)) {}
+        value_panel_(scratch.value_panel.get(ops.panel_bytes(kKeyStep, a_.d_head_v))),
+        weights_(scratch.weights.get(ops.n_row * ops.operand_bytes(kKeyStep))) {}
 
   void run() {
     pack_queries();
@@ -82,12 +82,12 @@ class Attender {
       const Visible seen = Seen(a_, step.first, position(row + r), n_col);
       Absorb(a_, seen, n_col, scores, &max_[row + r], &total_[row + r],
              sums_ + (row + r) * a_.d_head_v);
-      ops_.to_operand(scores, n_col, weights_ + r * kKeyStep * ops_.operand_bytes);
+      ops_.to_operand(scores, n_col, weights_ + r * ops_.operand_bytes(kKeyStep));
     }
 
     TileProduct wv;
     wv.a = weights_;
-    wv.a_stride = kKeyStep * ops_.operand_bytes;
+    wv.a_stride = ops_.operand_bytes(kKeyStep);
     wv.m = m;
     wv.panel = value_panel_;
     wv.k_packed = kKeyStep;

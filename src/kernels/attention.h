@@ -44,6 +44,7 @@ struct Attention {
   size_t q_stride = 0;                  // floats from query to query
   std::byte* out = nullptr;             // [n_query][n_group, d_head_v] operands
   size_t out_stride = 0;                // bytes from query to query
+  const PanelOps* out_ops = nullptr;    // whose operands `out` takes; null: the tile's
 };
 
 class AttentionScratch {

@@ -35,8 +35,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 constexpr size_t kGap = 6;  // values or bytes between rows
 
 // Stands for the attention of decoding, which needs no tile.
-constexpr TileOps kDecodeAttention = {"decode", sizeof(float), 0,      nullptr,
-                                      nullptr,  nullptr,       nullptr};
+constexpr TileOps kDecodeAttention = {
+    {"decode", {1, sizeof(float)}, 0, nullptr, nullptr, nullptr, nullptr}, nullptr};
 
 template <class F>
 void on_every_attention(const F& f) {
@@ -137,7 +137,7 @@ std::vector<std::byte> attend(const TileOps& ops, const Problem& p, const Part& 
   // Exactly these queries: the next one's position is not to be read.
   const std::vector<uint32_t> positions(c.positions.begin() + part.query,
                                         c.positions.begin() + part.query + part.n);
-  const size_t n_byte = part.n_group * c.d_head_v * ops.operand_bytes;
+  const size_t n_byte = part.n_group * c.d_head_v * ops.operand.n_byte;
   std::vector<std::byte> out(part.n * (n_byte + kGap * 4) - kGap * 4, std::byte{0x5A});
   Attention a;
   a.n_group = part.n_group;
@@ -241,9 +241,9 @@ std::vector<Value> reference(const Problem& p, size_t operand_bytes) {
 
 void expect_right(const TileOps& ops, const Problem& p, const std::vector<std::byte>& got,
                   const std::vector<Value>& want) {
-  ASSERT_EQ(got.size(), want.size() * ops.operand_bytes);
+  ASSERT_EQ(got.size(), want.size() * ops.operand.n_byte);
   for (size_t i = 0; i < want.size(); ++i) {
-    const double value = operand_at(ops.operand_bytes, got.data() + i * ops.operand_bytes);
+    const double value = operand_at(ops.operand.n_byte, got.data() + i * ops.operand.n_byte);
     if (std::abs(value - want[i].value) <= want[i].error) continue;
     FAIL() << value << " for " << want[i].value << " ± " << want[i].error << ", dimension "
            << i % p.c.d_head_v << " of query " << i / p.c.d_head_v / p.c.n_group << " of " << p.c;
@@ -254,8 +254,8 @@ void expect_right_everywhere(const Case& c, std::mt19937& random) {
   const Problem p(c, random);
   std::map<size_t, std::vector<Value>> references;  // by operand bytes
   on_every_attention([&](const TileOps& ops) {
-    std::vector<Value>& want = references[ops.operand_bytes];
-    if (want.empty()) want = reference(p, ops.operand_bytes);
+    std::vector<Value>& want = references[ops.operand.n_byte];
+    if (want.empty()) want = reference(p, ops.operand.n_byte);
     expect_right(ops, p, attend(ops, p), want);
   });
 }
@@ -370,7 +370,7 @@ Case random_case(std::mt19937& random) {
 void expect_bits_of_their_own(const TileOps& ops, const Problem& p, std::mt19937& random) {
   const size_t n_query = p.c.positions.size();
   const uint32_t n_group = p.c.n_group;
-  const size_t n_byte = p.c.d_head_v * ops.operand_bytes;
+  const size_t n_byte = p.c.d_head_v * ops.operand.n_byte;
   const std::vector<std::byte> all = attend(ops, p);
   std::vector<Part> parts;
   for (size_t i = 0; i < n_query; ++i) {
@@ -429,8 +429,8 @@ TEST(Attention, TheOnlyKeyGivesItsValue) {
   on_every_attention([&](const TileOps& ops) {
     const std::vector<std::byte> got = attend(ops, p);
     for (size_t i = 0; i < 3 * 64; ++i) {
-      ASSERT_EQ(operand_at(ops.operand_bytes, got.data() + i * ops.operand_bytes),
-                p.v.row(0, ops.operand_bytes)[i % 64]);
+      ASSERT_EQ(operand_at(ops.operand.n_byte, got.data() + i * ops.operand.n_byte),
+                p.v.row(0, ops.operand.n_byte)[i % 64]);
     }
   });
 }
@@ -445,8 +445,8 @@ TEST(Attention, LargeScoresStayFinite) {
     on_every_attention([&](const TileOps& ops) {
       const std::vector<std::byte> got = attend(ops, p);
       for (size_t i = 0; i < 2 * 2 * 32; ++i) {
-        ASSERT_EQ(operand_at(ops.operand_bytes, got.data() + i * ops.operand_bytes),
-                  p.v.row(top, ops.operand_bytes)[i % 32])
+        ASSERT_EQ(operand_at(ops.operand.n_byte, got.data() + i * ops.operand.n_byte),
+                  p.v.row(top, ops.operand.n_byte)[i % 32])
             << "highest at " << top;
       }
     });

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -156,6 +157,51 @@ HWY_INLINE void store(V8 q, VF scale, VF offset, float* out, size_t stride) {
   hn::StoreU(hn::MulAdd(widened<3>(q), scale, offset), d, out + 3 * stride);
 }
 
+// ---- Where a block's weights go. part() tells the scale of n weights from the first on, put()
+// gives weights i to i + 3 of kLanes rows as signed bytes or, where there is an offset, unsigned
+// ones.
+
+struct FloatOut {
+  float* out;
+  size_t stride;
+
+  FloatOut of_row(size_t r) const { return {out + r, stride}; }
+  void skip(size_t n) { out += n * stride; }
+  HWY_INLINE float* at(size_t i) const { return out + i * stride; }
+  HWY_INLINE void part(size_t, size_t, VF) const {}
+  HWY_INLINE void part(size_t, size_t, VF, VF) const {}
+  HWY_INLINE void put(size_t i, V8 q, VF scale) const { store(q, scale, at(i), stride); }
+  HWY_INLINE void put(size_t i, V8 q, VF scale, VF offset) const {
+    store(q, scale, offset, at(i), stride);
+  }
+};
+
+struct LevelOut {
+  StripLevels out;
+
+  LevelOut of_row(size_t r) const { return {{out.level + 4 * r, out.scale + r, out.offset + r}}; }
+  void skip(size_t n) {
+    out = {out.level + n * kStrip, out.scale + n / kScaleSpan * kStrip,
+           out.offset + n / kScaleSpan * kStrip};
+  }
+  HWY_INLINE void part(size_t first, size_t n, VF scale, VF offset) const {
+    const VF unit = times(scale, 1 / kUnit);
+    for (size_t i = first / kScaleSpan; i < (first + n) / kScaleSpan; ++i) {
+      hn::StoreU(unit, DF(), out.scale + i * kStrip);
+      hn::StoreU(offset, DF(), out.offset + i * kStrip);
+    }
+  }
+  HWY_INLINE void part(size_t first, size_t n, VF scale) const {
+    part(first, n, scale, times(scale, -128 / kUnit));
+  }
+  HWY_INLINE void put(size_t i, V8 q, VF) const {
+    put(i, hn::Xor(q, hn::Set(DU8(), 0x80)), VF(), VF());
+  }
+  HWY_INLINE void put(size_t i, V8 q, VF, VF) const {
+    hn::StoreU(q, DU8(), reinterpret_cast<uint8_t*>(out.level) + i * kStrip);
+  }
+};
+
 HWY_INLINE V8 masked(V8 q, uint8_t mask) { return hn::And(q, hn::Set(DU8(), mask)); }
 HWY_INLINE V8 minus(V8 q, uint8_t bias) { return hn::Sub(q, hn::Set(DU8(), bias)); }
 HWY_INLINE V8 low(V8 q) { return masked(q, 15); }
@@ -194,11 +240,11 @@ template <>
 struct Format<WeightType::kQ4_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 18};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
-    for_nibbles(row, at + 2, [&](V8 q, size_t i) HWY_ATTR {
-      store(minus(q, 8), scale, out + i * stride, stride);
-    });
+    out.part(0, 32, scale);
+    for_nibbles(row, at + 2, [&](V8 q, size_t i) HWY_ATTR { out.put(i, minus(q, 8), scale); });
   }
 };
 
@@ -206,12 +252,12 @@ template <>
 struct Format<WeightType::kQ4_1> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 20};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const Words head = head_at(row, at);
     const VF scale = times(lower_half(head.v[0]), kUnit), offset = upper_half(head.v[0]);
-    for_nibbles(row, at + 4, [&](V8 q, size_t i) HWY_ATTR {
-      store(q, scale, offset, out + i * stride, stride);
-    });
+    out.part(0, 32, scale, offset);
+    for_nibbles(row, at + 4, [&](V8 q, size_t i) HWY_ATTR { out.put(i, q, scale, offset); });
   }
 };
 
@@ -231,12 +277,14 @@ template <>
 struct Format<WeightType::kQ5_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 22};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
     const V8 fifth = head_at(row, at + 2).v[0];
+    out.part(0, 32, scale);
     for_nibbles(row, at + 6, [&](V8 q, size_t i) HWY_ATTR {
       const V8 minus_16 = hn::Or(q, hn::Set(DU8(), 0xF0));
-      store(hn::IfThenElse(fifth_set(fifth, i), q, minus_16), scale, out + i * stride, stride);
+      out.put(i, hn::IfThenElse(fifth_set(fifth, i), q, minus_16), scale);
     });
   }
 };
@@ -245,14 +293,15 @@ template <>
 struct Format<WeightType::kQ5_1> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 24};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const Words head = head_at(row, at);
     const VF scale = times(lower_half(head.v[0]), kUnit), offset = upper_half(head.v[0]);
     const V8 fifth = head.v[1];
+    out.part(0, 32, scale, offset);
     for_nibbles(row, at + 8, [&](V8 q, size_t i) HWY_ATTR {
       const V8 plus_16 = hn::Or(q, hn::Set(DU8(), 16));
-      store(hn::IfThenElse(fifth_set(fifth, i), plus_16, q), scale, offset, out + i * stride,
-            stride);
+      out.put(i, hn::IfThenElse(fifth_set(fifth, i), plus_16, q), scale, offset);
     });
   }
 };
@@ -261,11 +310,13 @@ template <>
 struct Format<WeightType::kQ8_0> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 34};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
+    out.part(0, 32, scale);
     for (size_t i = 0; i < 32; i += 16) {
       const Words q = words_at(row, at + 2 + i);
-      for (size_t c = 0; c < 4; ++c) store(q.v[c], scale, out + (i + 4 * c) * stride, stride);
+      for (size_t c = 0; c < 4; ++c) out.put(i + 4 * c, q.v[c], scale);
     }
   }
 };
@@ -274,13 +325,15 @@ template <>
 struct Format<WeightType::kIq4Nl> : OfLanes {
   static constexpr WeightBlock kBlock = {32, 18};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     alignas(16) static constexpr int8_t kValue[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                       1,    13,   25,  38,  53,  69,  89,  113};
     const V8 values = hn::BitCast(DU8(), hn::LoadDup128(hn::RebindToSigned<DU8>(), kValue));
     const VF scale = times(lower_half(head_at(row, at).v[0]), kUnit);
+    out.part(0, 32, scale);
     for_nibbles(row, at + 2, [&](V8 q, size_t i) HWY_ATTR {
-      store(hn::TableLookupBytes(values, q), scale, out + i * stride, stride);
+      out.put(i, hn::TableLookupBytes(values, q), scale);
     });
   }
 };
@@ -294,8 +347,19 @@ struct SubBlocks {
 
   HWY_INLINE VF scale_of(size_t j) const { return hn::Load(DF(), scale + j * kLanes); }
   HWY_INLINE VF offset_of(size_t j) const { return hn::Load(DF(), offset + j * kLanes); }
-  HWY_INLINE void store_to(V8 q, size_t j, float* out, size_t stride) const {
-    store(q, scale_of(j), offset_of(j), out, stride);
+
+  // The first n of them, n_value weights each.
+  template <class Out>
+  HWY_INLINE void give_scales(size_t n, size_t n_value, const Out& out) const {
+    for (size_t j = 0; j < n; ++j) out.part(j * n_value, n_value, scale_of(j));
+  }
+  template <class Out>
+  HWY_INLINE void give(size_t n, size_t n_value, const Out& out) const {
+    for (size_t j = 0; j < n; ++j) out.part(j * n_value, n_value, scale_of(j), offset_of(j));
+  }
+  template <class Out>
+  HWY_INLINE void put(size_t i, V8 q, size_t j, const Out& out) const {
+    out.put(i, q, scale_of(j), offset_of(j));
   }
 };
 
@@ -306,7 +370,8 @@ template <>
 struct Format<WeightType::kQ2_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 84};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const V8 both = head_at(row, at + 68).v[3];
     const VF d = scale_factor(lower_half(both)), d_offset = offset_factor(upper_half(both));
     SubBlocks sub;
@@ -315,15 +380,16 @@ struct Format<WeightType::kQ2_K> : OfLanes {
       store(low(packed.v[c]), d, sub.scale + 4 * c * kLanes, kLanes);
       store(high(packed.v[c]), d_offset, sub.offset + 4 * c * kLanes, kLanes);
     }
+    sub.give(16, 16, out);
     for (size_t i = 0; i < 64; i += 16) {
       const size_t j = i / 32 * 8 + i / 16 % 2;
       const Words q = words_at(row, at + 16 + i);
       for (size_t c = 0; c < 4; ++c) {
-        float* const to = out + (16 * j + 4 * c) * stride;
-        sub.store_to(masked(q.v[c], 3), j, to, stride);
-        sub.store_to(masked(right<2>(q.v[c]), 3), j + 2, to + 32 * stride, stride);
-        sub.store_to(masked(right<4>(q.v[c]), 3), j + 4, to + 64 * stride, stride);
-        sub.store_to(masked(right<6>(q.v[c]), 3), j + 6, to + 96 * stride, stride);
+        const size_t to = 16 * j + 4 * c;
+        sub.put(to, masked(q.v[c], 3), j, out);
+        sub.put(to + 32, masked(right<2>(q.v[c]), 3), j + 2, out);
+        sub.put(to + 64, masked(right<4>(q.v[c]), 3), j + 4, out);
+        sub.put(to + 96, masked(right<6>(q.v[c]), 3), j + 6, out);
       }
     }
   }
@@ -349,8 +415,10 @@ struct Format<WeightType::kQ3_K> : OfLanes {
     return sub;
   }
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const SubBlocks sub = scales(row, at);
+    sub.give_scales(16, 16, out);
     for (size_t i = 0; i < 64; i += 16) {
       const size_t j = i / 32 * 8 + i / 16 % 2;
       const Words q = words_at(row, at + 32 + i), third = words_at(row, at + i % 32);
@@ -361,11 +429,11 @@ struct Format<WeightType::kQ3_K> : OfLanes {
         const V8 q1 = hn::Or(masked(right<2>(v), 3), masked(left<1>(t), 4));
         const V8 q2 = hn::Or(masked(right<4>(v), 3), masked(t, 4));
         const V8 q3 = hn::Or(masked(right<6>(v), 3), masked(right<1>(t), 4));
-        float* const to = out + (16 * j + 4 * c) * stride;
-        store(minus(q0, 4), sub.scale_of(j), to, stride);
-        store(minus(q1, 4), sub.scale_of(j + 2), to + 32 * stride, stride);
-        store(minus(q2, 4), sub.scale_of(j + 4), to + 64 * stride, stride);
-        store(minus(q3, 4), sub.scale_of(j + 6), to + 96 * stride, stride);
+        const size_t to = 16 * j + 4 * c;
+        out.put(to, minus(q0, 4), sub.scale_of(j));
+        out.put(to + 32, minus(q1, 4), sub.scale_of(j + 2));
+        out.put(to + 64, minus(q2, 4), sub.scale_of(j + 4));
+        out.put(to + 96, minus(q3, 4), sub.scale_of(j + 6));
       }
     }
   }
@@ -390,15 +458,17 @@ template <>
 struct Format<WeightType::kQ4_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 144};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const SubBlocks sub = sub_blocks_at(row, at);
+    sub.give(8, 32, out);
     for (size_t i = 0; i < 128; i += 16) {
       const size_t j = i / 32 * 2;
       const Words q = words_at(row, at + 16 + i);
       for (size_t c = 0; c < 4; ++c) {
-        float* const to = out + (32 * j + i % 32 + 4 * c) * stride;
-        sub.store_to(low(q.v[c]), j, to, stride);
-        sub.store_to(high(q.v[c]), j + 1, to + 32 * stride, stride);
+        const size_t to = 32 * j + i % 32 + 4 * c;
+        sub.put(to, low(q.v[c]), j, out);
+        sub.put(to + 32, high(q.v[c]), j + 1, out);
       }
     }
   }
@@ -408,8 +478,10 @@ template <>
 struct Format<WeightType::kQ5_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 176};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const SubBlocks sub = sub_blocks_at(row, at);
+    sub.give(8, 32, out);
     for (size_t i = 0; i < 32; i += 16) {
       Words fifth = words_at(row, at + 16 + i);
       for (size_t j = 0; j < 8; j += 2) {
@@ -417,9 +489,9 @@ struct Format<WeightType::kQ5_K> : OfLanes {
         for (size_t c = 0; c < 4; ++c) {
           const V8 q0 = hn::Or(low(q.v[c]), masked(left<4>(fifth.v[c]), 16));
           const V8 q1 = hn::Or(high(q.v[c]), masked(left<3>(fifth.v[c]), 16));
-          float* const to = out + (32 * j + i + 4 * c) * stride;
-          sub.store_to(q0, j, to, stride);
-          sub.store_to(q1, j + 1, to + 32 * stride, stride);
+          const size_t to = 32 * j + i + 4 * c;
+          sub.put(to, q0, j, out);
+          sub.put(to + 32, q1, j + 1, out);
           fifth.v[c] = right<2>(fifth.v[c]);
         }
       }
@@ -431,11 +503,13 @@ template <>
 struct Format<WeightType::kQ6_K> : OfLanes {
   static constexpr WeightBlock kBlock = {256, 210};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const VF d = scale_factor(upper_half(head_at(row, at + 194).v[3]));
     SubBlocks sub;
     const Words scales = head_at(row, at + 192);
     for (size_t c = 0; c < 4; ++c) store(scales.v[c], d, sub.scale + 4 * c * kLanes, kLanes);
+    sub.give_scales(16, 16, out);
     for (size_t i = 0; i < 64; i += 16) {
       const size_t j = i / 32 * 8 + i / 16 % 2;
       const size_t nibbles = at + i / 32 * 64 + i % 32;
@@ -447,11 +521,11 @@ struct Format<WeightType::kQ6_K> : OfLanes {
         const V8 q1 = hn::Or(low(b.v[c]), masked(left<2>(u), 48));
         const V8 q2 = hn::Or(high(a.v[c]), masked(u, 48));
         const V8 q3 = hn::Or(high(b.v[c]), masked(right<2>(u), 48));
-        float* const to = out + (16 * j + 4 * c) * stride;
-        store(minus(q0, 32), sub.scale_of(j), to, stride);
-        store(minus(q1, 32), sub.scale_of(j + 2), to + 32 * stride, stride);
-        store(minus(q2, 32), sub.scale_of(j + 4), to + 64 * stride, stride);
-        store(minus(q3, 32), sub.scale_of(j + 6), to + 96 * stride, stride);
+        const size_t to = 16 * j + 4 * c;
+        out.put(to, minus(q0, 32), sub.scale_of(j));
+        out.put(to + 32, minus(q1, 32), sub.scale_of(j + 2));
+        out.put(to + 64, minus(q2, 32), sub.scale_of(j + 4));
+        out.put(to + 96, minus(q3, 32), sub.scale_of(j + 6));
       }
     }
   }
@@ -463,10 +537,11 @@ template <>
 struct Format<WeightType::kF32> : OfLanes {
   static constexpr WeightBlock kBlock = {4, 16};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const Words q = words_at(row, at);
     for (size_t c = 0; c < 4; ++c) {
-      hn::StoreU(hn::BitCast(DF(), q.v[c]), DF(), out + c * stride);
+      hn::StoreU(hn::BitCast(DF(), q.v[c]), DF(), out.at(c));
     }
   }
 };
@@ -475,13 +550,14 @@ template <>
 struct Format<WeightType::kBf16> : OfLanes {
   static constexpr WeightBlock kBlock = {8, 16};
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     const Words q = words_at(row, at);
     for (size_t c = 0; c < 4; ++c) {
       const VU both = hn::BitCast(DU(), q.v[c]);
-      float* const to = out + 2 * c * stride;
-      hn::StoreU(hn::BitCast(DF(), hn::ShiftLeft<16>(both)), DF(), to);
-      hn::StoreU(hn::BitCast(DF(), hn::And(both, hn::Set(DU(), 0xFFFF0000))), DF(), to + stride);
+      hn::StoreU(hn::BitCast(DF(), hn::ShiftLeft<16>(both)), DF(), out.at(2 * c));
+      hn::StoreU(hn::BitCast(DF(), hn::And(both, hn::Set(DU(), 0xFFFF0000))), DF(),
+                 out.at(2 * c + 1));
     }
   }
 };
@@ -522,7 +598,8 @@ struct Format<WeightType::kF16> {
     hn::StoreU(hn::PromoteTo(d, hn::BitCast(dh, hn::UpperHalf(half, v))), d, out + upper);
   }
 
-  static HWY_INLINE void block(const Rows& row, size_t at, float* out, size_t stride) {
+  template <class Out>
+  static HWY_INLINE void block(const Rows& row, size_t at, const Out& out) {
     for (size_t r = 0; r < kRows; ++r) prefetch(row, r, at);
     V16 a[8], b[8];
     for (size_t r = 0; r < 8; ++r) a[r] = load(row + r, at);
@@ -536,7 +613,7 @@ struct Format<WeightType::kF16> {
     for (size_t i = 0; i < 4; ++i) {
       interleave<uint64_t>(a[i], a[4 + i], b[2 * i], b[2 * i + 1]);
     }
-    for (size_t i = 0; i < 8; ++i) store(b[i], out + i * stride, stride);
+    for (size_t i = 0; i < 8; ++i) store(b[i], out.at(i), out.stride);
   }
 };
 
@@ -548,19 +625,35 @@ void Strip(const std::byte* const* rows, std::ptrdiff_t next, size_t n, float* o
   size_t at = 0;
 #if HWY_TARGET != HWY_SCALAR
   using F = Format<kType>;
-  constexpr WeightBlock block = F::kBlock;
-  for (; n >= block.n_value; n -= block.n_value, at += block.n_byte) {
-    for (size_t r = 0; r < kStrip; r += F::kRows) F::block(row + r, at, out + r, stride);
-    out += block.n_value * stride;
+  FloatOut to{out, stride};
+  for (; n >= F::kBlock.n_value; n -= F::kBlock.n_value, at += F::kBlock.n_byte) {
+    for (size_t r = 0; r < kStrip; r += F::kRows) F::block(row + r, at, to.of_row(r));
+    to.skip(F::kBlock.n_value);
   }
+  out = to.out;
 #endif
   if (n != 0) by_row(kType, row, at, n, out, stride);
 }
+
+#if HWY_TARGET != HWY_SCALAR
+template <WeightType kType>
+void Levels(const std::byte* const* rows, std::ptrdiff_t next, size_t n, const StripLevels& out) {
+  const Rows row = {rows, next};
+  using F = Format<kType>;
+  LevelOut to{out};
+  for (size_t i = 0, at = 0; i < n; i += F::kBlock.n_value, at += F::kBlock.n_byte) {
+    for (size_t r = 0; r < kStrip; r += F::kRows) F::block(row + r, at, to.of_row(r));
+    to.skip(F::kBlock.n_value);
+  }
+}
+#endif
 
 }  // namespace
 
 using StripFunction = void (*)(const std::byte* const* rows, std::ptrdiff_t next, size_t n,
                                float* out, size_t stride);
+using LevelsFunction = void (*)(const std::byte* const* rows, std::ptrdiff_t next, size_t n,
+                                const StripLevels& out);
 
 StripFunction StripOf(WeightType type) {
   switch (type) {
@@ -582,6 +675,27 @@ StripFunction StripOf(WeightType type) {
   return nullptr;
 }
 
+LevelsFunction LevelsOf([[maybe_unused]] WeightType type) {
+#if HWY_TARGET != HWY_SCALAR
+  switch (type) {
+    case WeightType::kQ4_0: return Levels<WeightType::kQ4_0>;
+    case WeightType::kQ4_1: return Levels<WeightType::kQ4_1>;
+    case WeightType::kQ5_0: return Levels<WeightType::kQ5_0>;
+    case WeightType::kQ5_1: return Levels<WeightType::kQ5_1>;
+    case WeightType::kQ8_0: return Levels<WeightType::kQ8_0>;
+    case WeightType::kQ2_K: return Levels<WeightType::kQ2_K>;
+    case WeightType::kQ3_K: return Levels<WeightType::kQ3_K>;
+    case WeightType::kQ4_K: return Levels<WeightType::kQ4_K>;
+    case WeightType::kQ5_K: return Levels<WeightType::kQ5_K>;
+    case WeightType::kQ6_K: return Levels<WeightType::kQ6_K>;
+    case WeightType::kIq4Nl: return Levels<WeightType::kIq4Nl>;
+    default: return nullptr;
+  }
+#else
+  return nullptr;
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace headstart::kernels
 HWY_AFTER_NAMESPACE();
@@ -589,24 +703,51 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headstart::kernels {
 HWY_EXPORT(StripOf);
+HWY_EXPORT(LevelsOf);
+namespace {
 
-void dequantize_strip(const StripRows& rows, size_t n, float* out, size_t out_stride) {
-  const auto strip = HWY_DYNAMIC_DISPATCH(StripOf)(rows.type);
-  HS_CHECK(strip != nullptr, "weight type");
-  const bool any = rows.begin < rows.end;
-  if (any) {
-    const std::byte* row[kStrip];
+// Where each row begins; for those that do not exist others stand. At least one exists.
+struct RowStarts {
+  explicit RowStarts(const StripRows& rows) {
     for (size_t r = 0; r < kStrip; ++r) {
       row[r] = rows.first + std::clamp(r, rows.begin, rows.end - 1) * rows.stride;
     }
-    strip(row, rows.next, n, out, out_stride);
   }
+  const std::byte* row[kStrip];
+};
+
+// Of n vectors of a value for each row, those of rows that do not exist.
+void clear_missing(const StripRows& rows, size_t n, float* out, size_t out_stride) {
+  const bool any = rows.begin < rows.end;
   const size_t n_before = any ? rows.begin : kStrip, n_after = any ? kStrip - rows.end : 0;
   if (n_before + n_after == 0) return;
   for (size_t i = 0; i < n; ++i) {
     std::fill_n(out + i * out_stride, n_before, 0.0f);
     std::fill_n(out + i * out_stride + kStrip - n_after, n_after, 0.0f);
   }
+}
+
+}  // namespace
+
+void dequantize_strip(const StripRows& rows, size_t n, float* out, size_t out_stride) {
+  const auto strip = HWY_DYNAMIC_DISPATCH(StripOf)(rows.type);
+  HS_CHECK(strip != nullptr, "weight type");
+  if (rows.begin < rows.end) strip(RowStarts(rows).row, rows.next, n, out, out_stride);
+  clear_missing(rows, n, out, out_stride);
+}
+
+bool has_levels(WeightType type) { return HWY_DYNAMIC_DISPATCH(LevelsOf)(type) != nullptr; }
+
+void strip_levels(const StripRows& rows, size_t n, const StripLevels& out) {
+  const auto levels = HWY_DYNAMIC_DISPATCH(LevelsOf)(rows.type);
+  HS_CHECK(levels != nullptr, "weight type with levels");
+  if (rows.begin < rows.end) {
+    levels(RowStarts(rows).row, rows.next, n, out);
+  } else {
+    std::memset(out.level, 0, n * kStrip);
+  }
+  clear_missing(rows, n / kScaleSpan, out.scale, kStrip);
+  clear_missing(rows, n / kScaleSpan, out.offset, kStrip);
 }
 
 }  // namespace headstart::kernels

@@ -1,4 +1,5 @@
-// kernels/dequant_strip.h: a strip of weight rows as f32, transposed, as a panel's columns are.
+// kernels/dequant_strip.h: a strip of weight rows, transposed, as a panel's columns are: as f32 or
+// as the integers in the file.
 //
 // The quants are transposed while they are bytes: 16 rows × 16 bytes are a few shuffles, after
 // which a vector holds the same weights of many rows and meets vectors of their scales. Rejected:
@@ -41,5 +42,23 @@ struct StripRows {
 // out[i * out_stride + r] = weight i of row r, r < kStrip, to the bits of dequantize_row. n is a
 // multiple of the block. Nothing is read beyond the n weights of a row that exists.
 void dequantize_strip(const StripRows& rows, size_t n, float* out, size_t out_stride);
+
+// Of as many consecutive weights of a row every type has one scale.
+inline constexpr size_t kScaleSpan = 16;
+
+// A strip's weights as the integers that the file has, for integer products:
+// weight = scale · level + offset, exactly.
+struct StripLevels {
+  std::byte* level;  // [n / 4][kStrip][4] u8
+  float* scale;      // [n / kScaleSpan][kStrip]
+  float* offset;     // [n / kScaleSpan][kStrip]
+};
+
+// False for f32, f16 and bf16.
+bool has_levels(WeightType type);
+
+// n is a multiple of the block. Levels of rows that do not exist are any, their scales and offsets
+// zero.
+void strip_levels(const StripRows& rows, size_t n, const StripLevels& out);
 
 }  // namespace headstart::kernels

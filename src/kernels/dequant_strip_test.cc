@@ -116,5 +116,39 @@ TEST(DequantStrip, NoWeightsTouchNothing) {
   }
 }
 
+// Of weights with levels on targets that have them: the file's integers and scales, which are exact
+// in f64, round to the bits of rows.
+void expect_levels(const Strip& strip) {
+  const std::vector<float> want = strip.dequantized_by_row();
+  std::vector<std::byte> level(strip.n * kStrip);
+  std::vector<float> scale(strip.n / kScaleSpan * kStrip), offset(scale.size());
+  strip_levels(strip.rows, strip.n, {level.data(), scale.data(), offset.data()});
+  for (size_t i = 0; i < strip.n; ++i) {
+    for (size_t r = 0; r < kStrip; ++r) {
+      const size_t at = i / kScaleSpan * kStrip + r;
+      const auto q = static_cast<double>(level[i / 4 * 4 * kStrip + 4 * r + i % 4]);
+      const auto got = static_cast<float>(q * scale[at] + offset[at]);
+      ASSERT_EQ(got, want[r * strip.n + i]) << "weight " << i << " of row " << r;
+    }
+  }
+}
+
+TEST(DequantStrip, LevelsAreTheWeightsOnEveryTarget) {
+  std::mt19937 random(7);
+  for (const WeightType type : all_types()) {
+    for (const size_t n_block : {1, 3, 8}) {
+      for (const size_t n_valid : {kStrip, size_t{5}, size_t{0}}) {
+        const Strip strip(type, n_block * std::max<size_t>(block_of(type).n_value, 32), n_valid, 3,
+                          random);
+        SCOPED_TRACE(std::string(to_string(type)) + ", rows " + std::to_string(n_valid));
+        on_every_target([&](int64_t) {
+          if (has_levels(type)) expect_levels(strip);
+        });
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headstart::kernels

@@ -12,15 +12,15 @@ constexpr size_t kPanelBytes = 512 << 10;
 // With few rows packing is most of the work, and in a level-1 cache it takes two thirds of the
 // time.
 constexpr uint32_t kFewRows = 8;
-constexpr uint32_t kFewRowsColumns = 2 * kStrip;
 constexpr size_t kFewRowsPanelBytes = 32 << 10;
 // Pieces of the depth are multiples of every type's block.
 constexpr uint32_t kDepthStep = 256;
 
 // k is cut into pieces of equal size, but for the last.
-uint32_t depth_of(size_t m, uint32_t n_col, uint32_t n_panel_col, size_t operand_bytes) {
+uint32_t depth_of(const PanelOps& ops, size_t m, uint32_t n_col, uint32_t n_panel_col) {
   const size_t n_byte = m <= kFewRows ? kFewRowsPanelBytes : kPanelBytes;
-  const auto most = static_cast<uint32_t>(n_byte / operand_bytes / n_panel_col);
+  const size_t step_bytes = ops.panel_bytes(kDepthStep, n_panel_col);
+  const auto most = static_cast<uint32_t>(std::max<size_t>(1, n_byte / step_bytes)) * kDepthStep;
   if (n_col <= most) return n_col;
   const uint32_t n_piece = ceil_div(n_col, most);
   return pad_to(ceil_div(n_col, n_piece), kDepthStep);
@@ -46,7 +46,7 @@ std::ptrdiff_t next_strip(const PanelPart& part, uint32_t c, uint32_t k_first, u
   return strip_bytes - bytes(k_first);
 }
 
-void pack(const TileOps& ops, const PanelPart& part, uint32_t k_first, uint32_t k,
+void pack(const PanelOps& ops, const PanelPart& part, uint32_t k_first, uint32_t k,
           uint32_t n_panel_col, std::byte* panel) {
   const WeightMatrix& w = *part.w;
   for (uint32_t c = 0; c < part.n; c += kStrip) {
@@ -61,17 +61,17 @@ void pack(const TileOps& ops, const PanelPart& part, uint32_t k_first, uint32_t 
 // sums [m, last.n_col] of the whole depth n_col, cut so that each piece of the panel stays cached.
 // The last piece goes to `last`, which may be somewhere else and add.
 template <class Parts>
-void multiply_depth(const TileOps& ops, const Parts& parts, TileProduct last, uint32_t n_col,
+void multiply_depth(const PanelOps& ops, const Parts& parts, TileProduct last, uint32_t n_col,
                     GemmScratch& scratch) {
   const auto n_panel_col = static_cast<uint32_t>(last.n_col);
-  const uint32_t depth_max = depth_of(last.m, n_col, n_panel_col, ops.operand_bytes);
-  std::byte* const panel = scratch.panel.get(size_t{depth_max} * n_panel_col * ops.operand_bytes);
+  const uint32_t depth_max = depth_of(ops, last.m, n_col, n_panel_col);
+  std::byte* const panel = scratch.panel.get(ops.panel_bytes(depth_max, n_panel_col));
   TileProduct t = last;
   t.panel = panel;
   for (uint32_t k = 0; k < n_col; k += depth_max) {
     const uint32_t depth = std::min(depth_max, n_col - k);
     for (const PanelPart& part : parts) pack(ops, part, k, depth, n_panel_col, panel);
-    t.a = last.a + k * ops.operand_bytes;
+    t.a = last.a + ops.operand_bytes(k);
     t.k = t.k_packed = depth;
     const bool is_last = k + depth == n_col;
     float* const sums = is_last && k == 0 ? nullptr : scratch.sums.get(last.m * n_panel_col);
@@ -86,12 +86,14 @@ void multiply_depth(const TileOps& ops, const Parts& parts, TileProduct last, ui
 
 // The panel as narrower ones, where there are few rows.
 template <class AnyGemm>
-bool multiply_narrow(const TileOps& ops, const AnyGemm& gemm, uint32_t panel,
+bool multiply_narrow(const PanelOps& ops, const AnyGemm& gemm, uint32_t panel,
                      GemmScratch& scratch) {
-  if (gemm.m > kFewRows || gemm.panel_columns <= kFewRowsColumns) return false;
+  // Half of them, a gate's, are strips and whole blocks of operands.
+  const auto n_column = static_cast<uint32_t>(2 * std::max(kStrip, ops.operand.n_value));
+  if (gemm.m > kFewRows || gemm.panel_columns <= n_column) return false;
   AnyGemm narrow = gemm;
-  narrow.panel_columns = kFewRowsColumns;
-  const uint32_t n = gemm.panel_columns / kFewRowsColumns;
+  narrow.panel_columns = n_column;
+  const uint32_t n = gemm.panel_columns / n_column;
   const uint32_t end = std::min((panel + 1) * n, n_panel(narrow));
   for (uint32_t i = panel * n; i < end; ++i) multiply_panel(ops, narrow, i, scratch);
   return true;
@@ -104,7 +106,7 @@ uint32_t n_panel(const GatedGemm& gemm) {
   return ceil_div(gemm.gate.n_row, gemm.panel_columns / 2);
 }
 
-void multiply_panel(const TileOps& ops, const Gemm& gemm, uint32_t panel, GemmScratch& scratch) {
+void multiply_panel(const PanelOps& ops, const Gemm& gemm, uint32_t panel, GemmScratch& scratch) {
   if (multiply_narrow(ops, gemm, panel, scratch)) return;
   const uint32_t n_column = gemm.panel_columns;
   const uint32_t first = panel * n_column;
@@ -128,7 +130,7 @@ void multiply_panel(const TileOps& ops, const Gemm& gemm, uint32_t panel, GemmSc
   }
 }
 
-void multiply_panel(const TileOps& ops, const GatedGemm& gemm, uint32_t panel,
+void multiply_panel(const PanelOps& ops, const GatedGemm& gemm, uint32_t panel,
                     GemmScratch& scratch) {
   if (multiply_narrow(ops, gemm, panel, scratch)) return;
   const uint32_t n_column = gemm.panel_columns, half = n_column / 2;
@@ -146,7 +148,7 @@ void multiply_panel(const TileOps& ops, const GatedGemm& gemm, uint32_t panel,
   for (uint32_t i = 0; i < gemm.m; ++i) {
     float* const row = t.c + size_t{i} * n_column;
     kernels::gate(gemm.activation, row, row + half, n_out, row);
-    ops.to_operand(row, n_out, gemm.out + i * gemm.out_stride + first * ops.operand_bytes);
+    ops.to_operand(row, n_out, gemm.out + i * gemm.out_stride + ops.operand_bytes(first));
   }
 }
 

@@ -53,8 +53,8 @@ struct GemmScratch {
 
 uint32_t n_panel(const Gemm& gemm);
 uint32_t n_panel(const GatedGemm& gemm);
-void multiply_panel(const TileOps& ops, const Gemm& gemm, uint32_t panel, GemmScratch& scratch);
-void multiply_panel(const TileOps& ops, const GatedGemm& gemm, uint32_t panel,
+void multiply_panel(const PanelOps& ops, const Gemm& gemm, uint32_t panel, GemmScratch& scratch);
+void multiply_panel(const PanelOps& ops, const GatedGemm& gemm, uint32_t panel,
                     GemmScratch& scratch);
 
 }  // namespace headstart::kernels

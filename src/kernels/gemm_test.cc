@@ -99,8 +99,8 @@ std::vector<Sum> reference(const Shape& s, const std::vector<float>& x, const We
 
 // Operands of x, rows kGap values apart.
 std::vector<std::byte> operands(const TileOps& ops, const std::vector<float>& x, size_t n_col) {
-  const size_t m = x.size() / n_col, stride = (n_col + kGap) * ops.operand_bytes;
-  std::vector<std::byte> out(m * stride - kGap * ops.operand_bytes, std::byte{0xFF});
+  const size_t m = x.size() / n_col, stride = (n_col + kGap) * ops.operand.n_byte;
+  std::vector<std::byte> out(m * stride - kGap * ops.operand.n_byte, std::byte{0xFF});
   for (size_t i = 0; i < m; ++i) {
     ops.to_operand(x.data() + i * n_col, n_col, out.data() + i * stride);
   }
@@ -144,7 +144,7 @@ std::vector<float> multiply(const TileOps& ops, const Shape& s, const std::vecto
   }
   Gemm g;
   g.x = a.data();
-  g.x_stride = (s.n_col + kGap) * ops.operand_bytes;
+  g.x_stride = (s.n_col + kGap) * ops.operand.n_byte;
   g.m = s.m;
   g.w = w.matrix();
   g.out = out.data();
@@ -162,11 +162,11 @@ std::vector<std::byte> multiply_gated(const TileOps& ops, const Shape& s, Activa
                                       const std::vector<float>& x, const Weights& gate,
                                       const Weights& up, std::vector<uint32_t> order = {}) {
   const std::vector<std::byte> a = operands(ops, x, s.n_col);
-  const size_t n_byte = s.n_row * ops.operand_bytes, gap = kGap * ops.operand_bytes;
+  const size_t n_byte = s.n_row * ops.operand.n_byte, gap = kGap * ops.operand.n_byte;
   std::vector<std::byte> out(s.m * (n_byte + gap) - gap, std::byte{0x5A});
   GatedGemm g;
   g.x = a.data();
-  g.x_stride = (s.n_col + kGap) * ops.operand_bytes;
+  g.x_stride = (s.n_col + kGap) * ops.operand.n_byte;
   g.m = s.m;
   g.gate = gate.matrix();
   g.up = up.matrix();
@@ -196,8 +196,8 @@ void expect_right_on_every_tile(WeightType type, const Shape& s, std::mt19937& r
   const std::vector<float> x = random_floats(random, size_t{s.m} * s.n_col);
   std::map<size_t, std::vector<Sum>> references;  // by operand bytes
   on_every_tile([&](const TileOps& ops) {
-    std::vector<Sum>& want = references[ops.operand_bytes];
-    if (want.empty()) want = reference(s, x, w, ops.operand_bytes);
+    std::vector<Sum>& want = references[ops.operand.n_byte];
+    if (want.empty()) want = reference(s, x, w, ops.operand.n_byte);
     expect_right(s, multiply(ops, s, x, w), want);
   });
 }
@@ -212,11 +212,11 @@ void expect_gated(const TileOps& ops, const Shape& s, Activation activation,
                   const std::vector<Sum>& up) {
   for (size_t i = 0; i < gate.size(); ++i) {
     const double g = activated(activation, gate[i].value), want = g * up[i].value;
-    const double value = operand_at(ops.operand_bytes, got.data() + i * ops.operand_bytes);
+    const double value = operand_at(ops.operand.n_byte, got.data() + i * ops.operand.n_byte);
     // The slope of both is below 1.13; layer_ops_test.cc proves the activation alone.
     const double error = sum_error(s.n_col) * (1.2 * gate[i].size * std::abs(up[i].value) +
                                                std::abs(g) * up[i].size) +
-                         (2e-6 + operand_error(ops.operand_bytes)) * std::abs(want) + 1e-6;
+                         (2e-6 + operand_error(ops.operand.n_byte)) * std::abs(want) + 1e-6;
     if (std::abs(value - want) <= error) continue;
     FAIL() << value << " for " << want << ", row " << i / s.n_row << " column " << i % s.n_row
            << " of " << s;
@@ -233,10 +233,10 @@ void expect_gated_on_every_tile(WeightType type, const Shape& s, std::mt19937& r
   const std::vector<float> x = random_floats(random, size_t{s.m} * s.n_col, size);
   std::map<size_t, std::pair<std::vector<Sum>, std::vector<Sum>>> references;
   on_every_tile([&](const TileOps& ops) {
-    auto& [want_gate, want_up] = references[ops.operand_bytes];
+    auto& [want_gate, want_up] = references[ops.operand.n_byte];
     if (want_gate.empty()) {
-      want_gate = reference(s, x, gate, ops.operand_bytes);
-      want_up = reference(s, x, up, ops.operand_bytes);
+      want_gate = reference(s, x, gate, ops.operand.n_byte);
+      want_up = reference(s, x, up, ops.operand.n_byte);
     }
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
       expect_gated(ops, s, activation, multiply_gated(ops, s, activation, x, gate, up), want_gate,
@@ -304,7 +304,7 @@ TEST(Gemm, OddDepthsOfWideOperands) {
   const std::vector<float> x = random_floats(random, s.m * s.n_col);
   const std::vector<Sum> want = reference(s, x, w, sizeof(float));
   on_every_tile([&](const TileOps& ops) {
-    if (ops.operand_bytes == sizeof(float)) expect_right(s, multiply(ops, s, x, w), want);
+    if (ops.operand.n_byte == sizeof(float)) expect_right(s, multiply(ops, s, x, w), want);
   });
 }
 
@@ -335,7 +335,7 @@ TEST(Gemm, ARowDependsOnNoOther) {
     const std::vector<float> all = multiply(ops, s, x, w);
     const std::vector<std::byte> all_gated =
         multiply_gated(ops, s, Activation::kGeluTanh, x, w, up);
-    const size_t n_byte = s.n_row * ops.operand_bytes;
+    const size_t n_byte = s.n_row * ops.operand.n_byte;
     for (const auto& [first, m] : {std::pair{0, 1}, {4, 1}, {12, 1}, {1, 6}, {3, 7}, {5, 8}}) {
       const Shape part{static_cast<uint32_t>(m), s.n_row, s.n_col};
       const std::vector<float> rows(x.begin() + first * s.n_col, x.begin() + (first + m) * s.n_col);
@@ -361,7 +361,7 @@ TEST(Gemm, AnOutputDependsOnNoOther) {
     const std::vector<float> all = multiply(ops, s, x, w);
     const std::vector<std::byte> a = operands(ops, x, s.n_col);
     for (const uint32_t row : {0u, 1u, 63u, 64u, 149u}) {
-      Gemm g{a.data(), (s.n_col + kGap) * ops.operand_bytes, s.m, w.matrix()};
+      Gemm g{a.data(), (s.n_col + kGap) * ops.operand.n_byte, s.m, w.matrix()};
       g.w.data += row * g.w.row_bytes;
       g.w.n_row = 1;
       std::vector<float> out(s.m);

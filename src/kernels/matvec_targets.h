@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/column_scale.h"
 #include "kernels/matvec.h"
 
 namespace headstart::kernels {
@@ -33,21 +34,6 @@ struct alignas(64) ColumnGroup {
   int32_t int_sum[kGroupBlocks];
   int32_t half_sum[2][kGroupBlocks];  // of values 0..15 and 16..31 of each block
 };
-
-constexpr uint32_t kMagnitude = 0x7FFFFFFF;      // a float's bits but the sign
-constexpr uint32_t kInfinityBits = 0x7F800000;   // all above are NaN
-constexpr float kSmallestMagnitude = 0x1p-100f;  // below it a block is zero: the inverse overflows
-
-// How a block of a column is quantised: q = nearest even of x * inverse.
-struct ColumnScale {
-  float d;
-  float inverse;
-  bool has_values;  // else every q is 0
-};
-
-// From the largest magnitude of the block, as bits: these order as the values do, with infinity
-// and NaN on top, so that instruction sets with other rules for NaN agree.
-ColumnScale column_scale(uint32_t largest);
 
 enum class ValueOrder : uint8_t {
   kPlain,        // q[8 blocks][32]

@@ -33,7 +33,7 @@ class Selector {
         blocks_(query_blocks(a_.positions)),
         key_end_(a_.positions.back() + 1),
         n_key_block_(ceil_div(key_end_, kKeyBlock)),
-        query_bytes_(a_.d_head_k * ops.operand_bytes) {
+        query_bytes_(ops.operand_bytes(a_.d_head_k)) {
     for (const QueryBlock& block : blocks_) {
       const uint32_t n = std::min(block.n, kSampledQueries);
       for (uint32_t head = 0; head < a_.n_group; ++head) {
@@ -139,9 +139,9 @@ class BlockAttender {
         a_(attention),
         key_end_(a_.positions.back() + 1),
         n_row_(a_.positions.size() * a_.n_group),
-        query_bytes_(a_.d_head_k * ops.operand_bytes),
-        value_panel_bytes_(kKeyBlock * a_.d_head_v * ops.operand_bytes),
-        weight_row_bytes_(kKeyStep * ops.operand_bytes),
+        query_bytes_(ops.operand_bytes(a_.d_head_k)),
+        value_panel_bytes_(ops.panel_bytes(kKeyBlock, a_.d_head_v)),
+        weight_row_bytes_(ops.operand_bytes(kKeyStep)),
         value_rows_(scratch.values.get(kKeyBlock * a_.d_head_v)),
         scores_(scratch.scores.get(ops.n_row * kKeyStep)),
         sums_(scratch.sums.get(n_row_ * a_.d_head_v)),
@@ -264,7 +264,7 @@ class BlockAttender {
     wv.partial = wv.c;
     wv.partial_stride = wv.c_stride;
     for (uint32_t i = 0; i < blocks.n; ++i) {
-      wv.a = weights_ + i * kKeyBlock * ops_.operand_bytes;
+      wv.a = weights_ + i * ops_.operand_bytes(kKeyBlock);
       wv.panel = value_panels_ + blocks.at[i] * value_panel_bytes_;
       ops_.multiply(wv);
     }

@@ -57,7 +57,7 @@ class Problem {
     a.positions = s.positions;
     a.q = q.data();
     a.q_stride = size_t{s.n_group} * s.d_head_k;
-    a.out_stride = s.n_group * s.d_head_v * ops.operand_bytes;
+    a.out_stride = s.n_group * s.d_head_v * ops.operand.n_byte;
     out.assign(s.positions.size() * a.out_stride, std::byte{0x5A});
     a.out = out.data();
     return a;
@@ -247,7 +247,7 @@ TEST(SparseAttention, SelectsByTheMassOfSampledQueries) {
       for (const QueryBlock& block : query_blocks(shape.positions)) {
         for (uint32_t head = 0; head < shape.n_group; ++head, ++i) {
           double error = 1e-6;
-          const auto mass = exact_mass(p, ops.operand_bytes, block, head, &error);
+          const auto mass = exact_mass(p, ops.operand.n_byte, block, head, &error);
           expect_choice(keys.at(i), mass, diagonal_of(shape, block), share, error);
         }
       }
@@ -285,7 +285,7 @@ void spoil_the_others(Problem& p, const std::vector<KeyBlocks>& keys) {
 void expect_head(const Problem& p, const TileOps& ops, size_t query, uint32_t head,
                  const KeyBlocks& keys, const std::byte* got) {
   double error;
-  std::vector<double> weights = p.scores(ops.operand_bytes, query, head, &error);
+  std::vector<double> weights = p.scores(ops.operand.n_byte, query, head, &error);
   double highest = -INFINITY, total = 0;
   for (size_t key = 0; key < weights.size(); ++key) {
     if (keys.active[key / kKeyBlock]) highest = std::max(highest, weights[key]);
@@ -294,17 +294,17 @@ void expect_head(const Problem& p, const TileOps& ops, size_t query, uint32_t he
     weights[key] = keys.active[key / kKeyBlock] ? std::exp2(weights[key] - highest) : 0;
     total += weights[key];
   }
-  error += sum_error(weights.size()) + operand_error(ops.operand_bytes);
+  error += sum_error(weights.size()) + operand_error(ops.operand.n_byte);
   for (uint32_t d = 0; d < p.s.d_head_v; ++d) {
     double sum = 0, magnitude = 0;
     for (uint32_t key = 0; key < weights.size(); ++key) {
       if (weights[key] == 0) continue;
-      const double product = weights[key] / total * p.value(ops.operand_bytes, key, d);
+      const double product = weights[key] / total * p.value(ops.operand.n_byte, key, d);
       sum += product;
       magnitude += std::abs(product);
     }
-    const double value = operand_at(ops.operand_bytes, got + d * ops.operand_bytes);
-    const double allowed = error * magnitude + operand_error(ops.operand_bytes) * std::abs(sum);
+    const double value = operand_at(ops.operand.n_byte, got + d * ops.operand.n_byte);
+    const double allowed = error * magnitude + operand_error(ops.operand.n_byte) * std::abs(sum);
     ASSERT_LE(std::abs(value - sum), allowed) << "query " << query << " head " << head;
   }
 }
@@ -327,7 +327,7 @@ TEST(SparseAttention, AttendsToActiveKeyBlocksAlone) {
             const size_t query = blocks[b].first + i;
             expect_head(
                 p, ops, query, head, keys[b * shape.n_group + head],
-                out.data() + query * a.out_stride + head * shape.d_head_v * ops.operand_bytes);
+                out.data() + query * a.out_stride + head * shape.d_head_v * ops.operand.n_byte);
           }
         }
       }
@@ -370,7 +370,7 @@ TEST(SparseAttention, QueryBlocksAndHeadsDependOnNoOther) {
           one.positions = all.positions.subspan(block.first, block.n);
           one.q = all.q + block.first * all.q_stride + size_t{head} * shape.d_head_k;
           one.out = alone.data() + block.first * all.out_stride +
-                    head * shape.d_head_v * ops.operand_bytes;
+                    head * shape.d_head_v * ops.operand.n_byte;
           attend_key_blocks(ops, one, select_key_blocks(ops, one, 0.9f, scratch), scratch);
         }
       }

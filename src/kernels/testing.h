@@ -70,7 +70,7 @@ template <class F>
 void on_every_tile(const F& f) {
   on_every_target([&](int64_t) {
     for (const TileOps* ops : all_tile_ops()) {
-      SCOPED_TRACE(std::to_string(ops->operand_bytes) + " bytes an operand");
+      SCOPED_TRACE(std::to_string(ops->operand.n_byte) + " bytes an operand");
       f(*ops);
       if (::testing::Test::HasFatalFailure()) return;
     }

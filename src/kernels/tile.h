@@ -3,7 +3,7 @@
 //
 // A panel holds a matrix B [k, n_col] so that the inner loop reads it once, in order: sub-panels of
 // `n_col_sub` columns, each [k, n_col_sub] (the last may be narrower). Rows of A are operands: f32,
-// or the narrower type that the instruction set multiplies. Sums are f32. An element's bits depend
+// or what the instruction set multiplies faster. Sums are f32. An element's bits depend
 // on its own row of A and column of B alone, in ascending order of k: not on the number of rows,
 // the other columns, or how k was cut.
 //
@@ -24,7 +24,7 @@ struct TileProduct {
   const std::byte* a = nullptr;  // [m, k] operands
   size_t a_stride = 0;           // bytes
   size_t m = 0;
-  const std::byte* panel = nullptr;  // [k_packed, n_col]
+  const std::byte* panel = nullptr;  // [k_packed, n_col], 64-byte aligned
   size_t k_packed = 0;
   size_t k = 0;      // the first of k_packed
   size_t n_col = 0;  // a multiple of kColumnPad; of a panel's columns, the first 64, 128, …, or all
@@ -40,18 +40,33 @@ inline constexpr size_t kColumnPad = 16;
 // k of a panel is a multiple of this.
 inline constexpr size_t kDepthPad = 2;
 
-struct TileOps {
-  const char* name;      // instruction set and operand type; part of numeric identity
-  size_t operand_bytes;  // of one value of A or of a panel
-  size_t n_row;          // of A that one inner loop takes; m is best a multiple of it
+// A row of operands is blocks of n_value values in n_byte bytes.
+struct OperandBlock {
+  size_t n_value;
+  size_t n_byte;
+};
+
+// What products with weights need.
+struct PanelOps {
+  const char* name;  // instruction set and operand type; part of numeric identity
+  OperandBlock operand;
+  size_t n_row;  // of A that one inner loop takes; m is best a multiple of it
+  // n and every k are multiples of operand.n_value.
   void (*to_operand)(const float* in, size_t n, std::byte* out);
+  size_t (*panel_bytes)(size_t k, size_t n_col);
   // Packs kStrip columns, given as rows of Bᵀ: the first k weights of each. The panel has n_col
   // columns; these are column_first and on.
   void (*pack_weights)(const StripRows& rows, size_t k, size_t column_first, size_t n_col,
                        std::byte* panel);
+  void (*multiply)(const TileProduct& product);
+
+  size_t operand_bytes(size_t n) const { return n / operand.n_value * operand.n_byte; }
+};
+
+// What attention needs: operands are single values.
+struct TileOps : PanelOps {
   // Packs B itself: rows [k, n_col] f32.
   void (*pack)(const float* rows, size_t row_stride, size_t k, size_t n_col, std::byte* panel);
-  void (*multiply)(const TileProduct& product);
 };
 
 // The fastest that this CPU has and kernels/target.h allows.

@@ -188,9 +188,18 @@ HEADSTART_BF16_ENTRY void pack(const float* rows, size_t row_stride, size_t k, s
   }
 }
 
+size_t panel_bytes(size_t k, size_t n_col) { return k * n_col * kOperandBytes; }
+
 template <class Dot>
 constexpr TileOps make_ops(const char* name) {
-  return {name, kOperandBytes, kRows, to_operand<Dot>, pack_weights<Dot>, pack<Dot>, multiply<Dot>};
+  return {{name,
+           {1, kOperandBytes},
+           kRows,
+           to_operand<Dot>,
+           panel_bytes,
+           pack_weights<Dot>,
+           multiply<Dot>},
+          pack<Dot>};
 }
 
 bool has_avx512() {

@@ -140,6 +140,8 @@ void Pack(const float* rows, size_t row_stride, size_t k, size_t n_col, std::byt
   }
 }
 
+size_t PanelBytes(size_t k, size_t n_col) { return k * n_col * sizeof(float); }
+
 void ToOperand(const float* in, size_t n, std::byte* out) {
   std::memcpy(out, in, n * sizeof(float));
 }
@@ -147,8 +149,14 @@ void ToOperand(const float* in, size_t n, std::byte* out) {
 }  // namespace
 
 const TileOps* Ops() {
-  static const TileOps ops = {
-      hwy::TargetName(HWY_TARGET), sizeof(float), kRows, ToOperand, PackWeights, Pack, Multiply};
+  static const TileOps ops = {{hwy::TargetName(HWY_TARGET),
+                               {1, sizeof(float)},
+                               kRows,
+                               ToOperand,
+                               PanelBytes,
+                               PackWeights,
+                               Multiply},
+                              Pack};
   return &ops;
 }
 

@@ -34,7 +34,7 @@ struct Sum {
 class Panel {
  public:
   Panel(const TileOps& ops, size_t k, size_t n_col)
-      : n_byte_(k * n_col * ops.operand_bytes),
+      : n_byte_(k * n_col * ops.operand.n_byte),
         bytes_(static_cast<std::byte*>(std::aligned_alloc(64, n_byte_))) {
     std::memset(data(), 0xFF, n_byte_);
   }
@@ -147,14 +147,14 @@ Panel packed(const TileOps& ops, const Problem& p) {
 std::vector<float> product(const TileOps& ops, const Problem& p, const Panel& panel) {
   const Shape& s = p.shape;
   const std::vector<float> a = spread(p.a, s.k, s.a_gap, kNan);
-  std::vector<std::byte> operands(a.size() * ops.operand_bytes);
+  std::vector<std::byte> operands(a.size() * ops.operand.n_byte);
   ops.to_operand(a.data(), a.size(), operands.data());
   const std::vector<float> partial = spread(p.partial, s.n_col, s.a_gap, kNan);
   std::vector<float> c =
       spread(s.add ? p.c : std::vector<float>(p.c.size(), kNan), s.n_col, s.c_gap, kCanary);
   TileProduct t;
   t.a = operands.data();
-  t.a_stride = (s.k + s.a_gap) * ops.operand_bytes;
+  t.a_stride = (s.k + s.a_gap) * ops.operand.n_byte;
   t.m = s.m;
   t.panel = panel.data();
   t.k_packed = s.k + s.k_more;
@@ -203,11 +203,11 @@ void expect_right_on_every_tile(const Shape& shape, std::mt19937& random) {
   const auto seed = static_cast<uint32_t>(random());
   std::map<size_t, std::pair<Problem, std::vector<Sum>>> cases;  // by operand bytes
   on_every_tile([&](const TileOps& ops) {
-    auto it = cases.find(ops.operand_bytes);
+    auto it = cases.find(ops.operand.n_byte);
     if (it == cases.end()) {
       std::mt19937 values(seed);
-      const Problem p(rounded(shape, ops.operand_bytes), values);
-      it = cases.emplace(ops.operand_bytes, std::pair{p, reference(p, ops.operand_bytes)}).first;
+      const Problem p(rounded(shape, ops.operand.n_byte), values);
+      it = cases.emplace(ops.operand.n_byte, std::pair{p, reference(p, ops.operand.n_byte)}).first;
     }
     const auto& [problem, want] = it->second;
     expect_right(problem, product(ops, problem), want);
@@ -312,10 +312,10 @@ TEST(Tile, CuttingTheDepthChangesNoBit) {
   for (const size_t k : {2, 50, 301, 2048}) {
     const Problem even({13, round_depth(2, k), 80}, random), whole({13, k, 80}, random);
     on_every_tile([&](const TileOps& ops) {
-      const Problem& p = ops.operand_bytes == 2 ? even : whole;
+      const Problem& p = ops.operand.n_byte == 2 ? even : whole;
       const std::vector<float> want = product(ops, p);
       for (const size_t piece : {1, 2, 7, 64, 1024}) {
-        const size_t step = round_depth(ops.operand_bytes, piece);
+        const size_t step = round_depth(ops.operand.n_byte, piece);
         if (p.shape.k / step > 50) continue;
         std::vector<float> sums;
         for (size_t at = 0; at < p.shape.k; at += step) {
@@ -335,9 +335,9 @@ TEST(Tile, PartialSumsMayBeTheResult) {
   on_every_tile([&](const TileOps& ops) {
     const Panel panel = packed(ops, p);
     std::vector<float> c = p.partial;
-    std::vector<std::byte> a(p.a.size() * ops.operand_bytes);
+    std::vector<std::byte> a(p.a.size() * ops.operand.n_byte);
     ops.to_operand(p.a.data(), p.a.size(), a.data());
-    TileProduct t{a.data(), 40 * ops.operand_bytes, 11, panel.data(), 40, 40, 96, c.data(), 96};
+    TileProduct t{a.data(), 40 * ops.operand.n_byte, 11, panel.data(), 40, 40, 96, c.data(), 96};
     t.partial = c.data();
     t.partial_stride = 96;
     ops.multiply(t);
@@ -352,7 +352,7 @@ TEST(Tile, FusedTargetsAgreeToTheBit) {
     std::vector<float> want;
     on_every_target([&](int64_t target) {
       for (const TileOps* ops : all_tile_ops()) {
-        if (!has_fma(target) || ops->operand_bytes != sizeof(float)) continue;
+        if (!has_fma(target) || ops->operand.n_byte != sizeof(float)) continue;
         const std::vector<float> got = product(*ops, p);
         if (want.empty()) want = got;
         ASSERT_TRUE(same_bits(got, want)) << "k " << k;
@@ -372,7 +372,7 @@ TEST(Tile, PacksTransposedTheSame) {
   for (const size_t k_any : {1, 2, 3, 5, 16, 18, 30, 47, 64, 129}) {
     for (size_t n_col = 16; n_col <= 160; n_col += 16) {
       on_every_tile([&](const TileOps& ops) {
-        const size_t k = round_depth(ops.operand_bytes, k_any), gap = n_col % 3;
+        const size_t k = round_depth(ops.operand.n_byte, k_any), gap = n_col % 3;
         const std::vector<float> b = random_floats(random, k * n_col);
         Panel want(ops, k, n_col), got(ops, k, n_col);
         ops.pack(spread(b, n_col, gap, kNan).data(), n_col + gap, k, n_col, want.data());
@@ -396,7 +396,7 @@ TEST(Tile, ColumnsThatAreNotThereAreZero) {
   for (const size_t k_any : {1, 2, 7, 16, 33, 64}) {
     for (size_t n_valid = 0; n_valid <= kStrip; ++n_valid) {
       on_every_tile([&](const TileOps& ops) {
-        const size_t k = round_depth(ops.operand_bytes, k_any);
+        const size_t k = round_depth(ops.operand.n_byte, k_any);
         const std::vector<float> rows = random_floats(random, n_valid * k);
         std::vector<float> b(k * kStrip);  // zero where no row is
         for (size_t c = 0; c < n_valid; ++c) {
@@ -419,11 +419,11 @@ TEST(Tile, OperandsRoundToNearestEven) {
   }
   on_every_tile([&](const TileOps& ops) {
     for (size_t n = 1; n <= in.size(); n += n < 40 ? 1 : 7) {
-      std::vector<std::byte> out(n * ops.operand_bytes);
+      std::vector<std::byte> out(n * ops.operand.n_byte);
       ops.to_operand(in.data() + in.size() - n, n, out.data());
       for (size_t i = 0; i < n; ++i) {
-        const float got = operand_at(ops.operand_bytes, out.data() + i * ops.operand_bytes);
-        ASSERT_EQ(bits(got), bits(as_operand(ops.operand_bytes, in[in.size() - n + i])))
+        const float got = operand_at(ops.operand.n_byte, out.data() + i * ops.operand.n_byte);
+        ASSERT_EQ(bits(got), bits(as_operand(ops.operand.n_byte, in[in.size() - n + i])))
             << i << " of " << n;
       }
     }

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/tile_int8.h"
 #include "tests/golden/subject.h"
 #include "tests/support/compare.h"
 #include "tests/support/models.h"
@@ -118,7 +119,7 @@ struct TinyCase {
   TinyModel model;
   kv::LiveType live = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
-  const kernels::TileOps* tile = nullptr;
+  kernels::PrefillOps prefill = {};
   float sparse_attention = 0;
 };
 void PrintTo(const TinyCase& c, std::ostream* out) { PrintTo(c.model, out); }
@@ -138,7 +139,7 @@ class TinyOrders : public testing::TestWithParam<TinyCase> {
                                                       .type_k = live,
                                                       .type_v = live,
                                                       .kernels = GetParam().kernels,
-                                                      .tile = GetParam().tile,
+                                                      .prefill = GetParam().prefill,
                                                       .sparse_attention = sparse_attention});
     if (subject.ok()) return *std::move(subject);
     ADD_FAILURE() << subject.error().message;
@@ -169,6 +170,15 @@ TEST_P(TinyOrders, ThreadsDoNotChangeTheBits) {
   EXPECT_TRUE(alone.live == together.live);
 }
 
+// What this CPU can run, bf16 emulated too.
+std::vector<kernels::PrefillOps> all_prefill_ops() {
+  std::vector<kernels::PrefillOps> all;
+  for (const kernels::TileOps* tile : kernels::all_tile_ops()) all.push_back({tile, tile});
+  const kernels::PanelOps* const int8 = kernels::panel_ops_int8();
+  if (int8 != nullptr) all.push_back({&kernels::tile_ops(), int8});
+  return all;
+}
+
 std::vector<TinyCase> tiny_cases() {
   std::vector<TinyCase> cases;
   for (const char* architecture : {"llama", "qwen2", "qwen3", "gemma3"}) {
@@ -191,20 +201,19 @@ std::vector<TinyCase> tiny_cases() {
     cases.push_back(cases[i]);
     cases.back().kernels = exec::Kernels::kNative;
   }
-  // The other tiles that this CPU can run, bf16 emulated among them.
-  for (const kernels::TileOps* tile : kernels::all_tile_ops()) {
+  for (const kernels::PrefillOps& prefill : all_prefill_ops()) {
     for (const char* architecture : {"llama", "gemma3"}) {
       cases.push_back({tiny_model(architecture, GGML_TYPE_Q4_0), kv::LiveType::kF16,
-                       exec::Kernels::kNative, tile});
+                       exec::Kernels::kNative, prefill});
     }
   }
   return cases;
 }
 
-std::string kernels_suffix(exec::Kernels kernels, const kernels::TileOps* tile = nullptr) {
+std::string kernels_suffix(exec::Kernels kernels, const kernels::PrefillOps& prefill = {}) {
   std::string suffix = kernels == exec::Kernels::kNative ? "_native" : "_ggml";
-  if (tile == nullptr) return suffix;
-  suffix += std::string("_") + tile->name;
+  if (prefill.weights == nullptr) return suffix;
+  suffix += std::string("_") + prefill.weights->name;
   std::ranges::replace(suffix, ' ', '_');
   return suffix;
 }
@@ -217,7 +226,7 @@ std::vector<TinyCase> native_cases() {
 
 std::string case_name(const testing::TestParamInfo<TinyCase>& test) {
   return to_string(test.param.model) + (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "") +
-         kernels_suffix(test.param.kernels, test.param.tile);
+         kernels_suffix(test.param.kernels, test.param.prefill);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyOrders, testing::ValuesIn(tiny_cases()), case_name);
@@ -283,8 +292,8 @@ std::vector<TinyCase> sparse_cases() {
     cases.push_back({.model = tiny_model(architecture)});
   }
   cases.push_back({.model = tiny_model("llama"), .live = kv::LiveType::kQ8_0});
-  for (const kernels::TileOps* tile : kernels::all_tile_ops()) {
-    cases.push_back({.model = tiny_model("llama", GGML_TYPE_Q4_0), .tile = tile});
+  for (const kernels::PrefillOps& prefill : all_prefill_ops()) {
+    cases.push_back({.model = tiny_model("llama", GGML_TYPE_Q4_0), .prefill = prefill});
   }
   for (TinyCase& c : cases) {
     c.kernels = exec::Kernels::kNative;
@@ -297,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SparseOrders, testing::ValuesIn(sparse_cases())
                          [](const auto& test) {
                            return to_string(test.param.model) +
                                   (test.param.live == kv::LiveType::kQ8_0 ? "_kv8" : "") +
-                                  kernels_suffix(test.param.kernels, test.param.tile);
+                                  kernels_suffix(test.param.kernels, test.param.prefill);
                          });
 
 // Real models: fewer orders, since each costs a prefill, and the last position's logits as in use.

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::filesystem::path& gguf
                                             {.n_threads = options.n_threads,
                                              .n_token_max = options.n_token_max,
                                              .kernels = options.kernels,
-                                             .tile = options.tile,
+                                             .prefill = options.prefill,
                                              .sparse_attention = options.sparse_attention}));
   }
   HS_ASSIGN_OR_RETURN(subject->kv_, kv::LiveKv::open(exec::kv_shape_of(params), options.type_k,

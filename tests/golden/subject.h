@@ -50,7 +50,7 @@ struct SubjectOptions {
   kv::LiveType type_k = kv::LiveType::kF16;
   kv::LiveType type_v = kv::LiveType::kF16;
   exec::Kernels kernels = exec::Kernels::kGgml;
-  const kernels::TileOps* tile = nullptr;
+  kernels::PrefillOps prefill = {};
   float sparse_attention = 0;
   bool reference_numerics = false;  // ggml only; nothing is captured then
 };

@@ -1,0 +1,29 @@
+#include "kernels/operands.h"
+
+#include <string>
+
+#include "kernels/tile_f32.h"
+#include "kernels/tile_int8.h"
+
+namespace headstart::kernels {
+
+Result<PrefillOps> prefill_ops(std::string_view operands) {
+  PrefillOps ops{&tile_ops(), nullptr};
+  if (operands == "auto") {
+    ops.weights = ops.tile;
+  } else if (operands == "f32") {
+    ops.weights = ops.tile = &tile_ops_f32();
+  } else if (operands == "bf16") {
+    if (ops.tile != &tile_ops_f32()) ops.weights = ops.tile;
+  } else if (operands == "int8") {
+    ops.weights = panel_ops_int8();
+  } else {
+    return Error{Code::kInvalidArgument, "there are no operands named '" + std::string(operands) +
+                                             "'; use auto, f32, bf16 or int8"};
+  }
+  if (ops.weights != nullptr) return ops;
+  return Error{Code::kUnsupported, "this CPU, or what --cpu allows of it, has no products of " +
+                                       std::string(operands) + " operands; use --operands auto"};
+}
+
+}  // namespace headstart::kernels

@@ -1,0 +1,23 @@
+// kernels/operands.h: which operands prefill multiplies, by name.
+//
+//   threads  any
+#pragma once
+
+#include <string_view>
+
+#include "base/result.h"
+#include "kernels/tile.h"
+
+namespace headstart::kernels {
+
+struct PrefillOps {
+  const TileOps* tile = nullptr;      // of attention
+  const PanelOps* weights = nullptr;  // of products with weights
+};
+
+// auto: f32 or bf16, the faster; f32; bf16; int8: products with weights alone, faster and less
+// exact. Errors: kInvalidArgument (no such name), kUnsupported (this CPU lacks them, or
+// kernels/target.h excludes them).
+Result<PrefillOps> prefill_ops(std::string_view operands);
+
+}  // namespace headstart::kernels
