@@ -99,7 +99,7 @@ Result<Logits> our_logits(const std::filesystem::path& path, std::span<const Tok
     s.layer_end = p.n_layer;
     s.tokens = tokens.subspan(first, n);
     s.positions = positions;
-    s.kv = kv.get();
+    s.sequences = {{n, kv.get()}};
     s.want_logits = wanted ? exec::WantLogits::kAll : exec::WantLogits::kNone;
     s.logits = &logits;
     HS_RETURN_IF_ERROR(executor->run(s));

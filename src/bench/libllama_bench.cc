@@ -93,8 +93,7 @@ class Ours {
     s.tokens = tokens;
     s.positions = positions;
     s.numeric_class = numeric_class;
-    s.kv = kv_.get();
-    s.capture = capture_.get();
+    s.sequences = {{static_cast<uint32_t>(tokens.size()), kv_.get(), capture_.get()}};
     s.want_logits = last ? exec::WantLogits::kLast : exec::WantLogits::kNone;
     s.logits = &logits_;
     HS_CHECK(executor_->run(s).ok(), "the executor runs");

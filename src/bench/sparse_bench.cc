@@ -41,7 +41,7 @@ class Side {
     s.layer_end = n_layer_;
     s.tokens = tokens;
     s.positions = positions;
-    s.kv = kv_.get();
+    s.sequences = {{static_cast<uint32_t>(tokens.size()), kv_.get()}};
     s.want_logits = last ? exec::WantLogits::kAll : exec::WantLogits::kNone;
     s.logits = &logits_;
     s.attention = &report_;

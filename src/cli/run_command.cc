@@ -73,6 +73,7 @@ void print_json(const exec::Completion& c, const std::string& kernels) {
       {"n_proposed", c.n_proposed},
       {"n_accepted", c.n_accepted},
       {"ttft_ms", c.ttft_ms},
+      {"wait_ms", c.wait_ms},
       {"lookup_ms", c.lookup_ms},
       {"load_ms", c.load_ms},
       {"compute_ms", c.compute_ms},

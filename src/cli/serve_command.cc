@@ -17,6 +17,7 @@ namespace headstart::cli {
 namespace {
 
 struct ServeFlags {
+  ServeFlags() { engine.options.n_parallel = 4; }
   EngineFlags engine;
   server::ServerOptions server;
 };
@@ -88,7 +89,9 @@ Result<void> run(const ServeFlags& flags) {
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);  // every thread made from here on inherits it
   std::unique_ptr<exec::Engine> engine;         // outlives the server
   std::unique_ptr<server::EngineCompleter> completer;
-  HS_ASSIGN_OR_RETURN(const auto server, server::Server::open(flags.server));
+  server::ServerOptions server_options = flags.server;
+  server_options.queue.n_running_max = options.n_parallel;
+  HS_ASSIGN_OR_RETURN(const auto server, server::Server::open(server_options));
   Serving serving(*server);
   StopOnSignal stop_on_signal(*server);
   std::fprintf(stderr, "listening on http://%s:%u\n", flags.server.host.c_str(), server->port());
@@ -110,6 +113,8 @@ Command add_serve(CLI::App& app) {
   app.add_option("--host", flags->server.host,
                  "address to listen on (127.0.0.1: this machine only)");
   app.add_option("--port", flags->server.port, "port (0: any free one)");
+  app.add_option("--parallel", flags->engine.options.n_parallel,
+                 "requests computed at once, each with a KV cache of its own");
   app.add_option("--queue", flags->server.queue.n_waiting_max,
                  "requests that may wait; more get 503");
   return [flags] {

@@ -47,7 +47,19 @@ void ChunkCollector::finish(std::span<const Token> sequence, uint32_t n_strict) 
   }
 }
 
-void ChunkCollector::store_chunk(std::span<const Token> tokens, uint32_t n_strict, bool tail) {
+void ChunkCollector::offer_tail(std::span<const Token> sequence, uint32_t n_strict) {
+  if (broken_ || pos_end_ == pos_) return;
+  put(describe(sequence.subspan(pos_, pos_end_ - pos_), n_strict, /*tail=*/true));
+}
+
+bool ChunkCollector::put(kv::ChunkMeta meta) {
+  kv::ChunkBuilder chunk(std::move(meta));
+  capture_.copy_to(chunk);
+  return store_.put(std::move(chunk));
+}
+
+kv::ChunkMeta ChunkCollector::describe(std::span<const Token> tokens, uint32_t n_strict,
+                                       bool tail) const {
   const auto n_token = static_cast<uint32_t>(tokens.size());
   kv::ChunkMeta meta;
   meta.fingerprint = origin_.fingerprint;
@@ -61,12 +73,14 @@ void ChunkCollector::store_chunk(std::span<const Token> tokens, uint32_t n_stric
   meta.n_strict = std::min(n_token, n_strict > pos_ ? n_strict - pos_ : 0);
   meta.compute_s = std::accumulate(token_s_.begin(), token_s_.begin() + n_token, 0.0);
   meta.tokens.assign(tokens.begin(), tokens.end());
+  return meta;
+}
+
+void ChunkCollector::store_chunk(std::span<const Token> tokens, uint32_t n_strict, bool tail) {
+  const auto n_token = static_cast<uint32_t>(tokens.size());
+  kv::ChunkMeta meta = describe(tokens, n_strict, tail);
   parent_key_ = meta.prefix_key;
-  if (!broken_) {
-    kv::ChunkBuilder chunk(std::move(meta));
-    capture_.copy_to(chunk);
-    broken_ = !store_.put(std::move(chunk));
-  }
+  if (!broken_) broken_ = !put(std::move(meta));
   capture_.drop_front(n_token, pos_end_);
   pos_ += n_token;
   token_s_.erase(token_s_.begin(), token_s_.begin() + n_token);

@@ -37,11 +37,18 @@ class ChunkCollector {
   // Stores every chunk that is complete. `sequence` is all tokens known so far, computed or not;
   // K,V below n_strict have the bits of a cold run.
   void emit(std::span<const Token> sequence, uint32_t n_strict);
+  // Stores a copy of what emit() left as a tail, which a longer one replaces later: for requests
+  // that wait for this prompt.
+  void offer_tail(std::span<const Token> sequence, uint32_t n_strict);
+  // Tokens whose chunks have left.
+  uint32_t pos() const { return pos_; }
   // Stores what is left as the tail.
   void finish(std::span<const Token> sequence, uint32_t n_strict);
 
  private:
+  kv::ChunkMeta describe(std::span<const Token> tokens, uint32_t n_strict, bool tail) const;
   void store_chunk(std::span<const Token> tokens, uint32_t n_strict, bool tail);
+  bool put(kv::ChunkMeta meta);
   store::Store& store_;
   kv::Capture& capture_;
   const model::Tokenizer& tokenizer_;

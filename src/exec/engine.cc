@@ -20,6 +20,7 @@ namespace headstart::exec {
 namespace {
 
 constexpr uint32_t kContextMax = 1u << 24;
+constexpr uint32_t kParallelMax = 64;
 constexpr size_t kSaltBytesMax = 256;
 constexpr size_t kStopsMax = 16;
 // Chunks that wait for the background writer: at least this, and two batches. It fills only when
@@ -61,7 +62,20 @@ struct Engine::Impl : EngineParts {
   Result<void> open(const ProgressFn& progress);
   Result<void> open_store(const ProgressFn& progress);
   Result<void> check(const CompletionRequest& request) const;
-  Result<void> check_memory(uint32_t n_token) const;
+  Result<void> check_memory(const Slot& slot, uint32_t n_token) const;
+  uint64_t promised_bytes() const;
+  Result<Slot*> take_slot(const CompletionRequest& request);
+  void give_back(Slot& slot);
+  // A slot while a request has it.
+  struct SlotUse {
+    SlotUse(Impl& e, Slot& s) : engine(e), slot(s) {}
+    ~SlotUse() { engine.give_back(slot); }
+    SlotUse(const SlotUse&) = delete;
+    SlotUse& operator=(const SlotUse&) = delete;
+    Impl& engine;
+    Slot& slot;
+  };
+  void count(const Completion& completion);
 };
 
 Result<void> Engine::Impl::open(const ProgressFn& progress) {
@@ -75,6 +89,9 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   HS_RETURN_IF_ERROR(check_sparse_attention(options));
   if (options.n_threads == 0) options.n_threads = std::max(1u, std::thread::hardware_concurrency());
   if (options.n_threads > 512) return Error{Code::kInvalidArgument, "use 1 to 512 threads"};
+  if (options.n_parallel < 1 || options.n_parallel > kParallelMax) {
+    return Error{Code::kInvalidArgument, "--parallel: use 1 to 64 requests at once"};
+  }
 
   HS_ASSIGN_OR_RETURN(model, model::Model::open(options.model_path));
   HS_ASSIGN_OR_RETURN(tokenizer, model::Tokenizer::open(options.model_path));
@@ -102,8 +119,14 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                                                .progress = [&](double done) {
                                                  if (progress) progress("load", done);
                                                }}));
-  HS_ASSIGN_OR_RETURN(
-      kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
+  scheduler = std::make_unique<StepScheduler>(*executor, clock, p.n_layer, p.n_vocab);
+  for (uint32_t i = 0; i < options.n_parallel; ++i) {
+    auto slot = std::make_unique<Slot>();
+    slot->id = i;
+    HS_ASSIGN_OR_RETURN(
+        slot->kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
+    slots.push_back(std::move(slot));
+  }
   numeric = Sha256()
                 .update(executor->identity() + "/k=" + cache_name(options.cache_type_k) + "/v=" +
                         cache_name(options.cache_type_v) + "/attention=" + attention_name(options))
@@ -118,15 +141,15 @@ Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
     return {};
   }
   const uint32_t n_capture = options.n_batch + kv::kChunkTokensMax;
-  const uint64_t capture_bytes = n_capture * kv->shape().bytes_per_token();
-  if (kv->shape().bytes_per_token() * kv::kChunkTokensMax + kv::kHeaderBytesMax >
-      kv::kChunkBytesMax) {
+  const kv::KvShape shape = slots.front()->kv->shape();
+  const uint64_t capture_bytes = options.n_parallel * n_capture * shape.bytes_per_token();
+  if (shape.bytes_per_token() * kv::kChunkTokensMax + kv::kHeaderBytesMax > kv::kChunkBytesMax) {
     return Error{Code::kUnsupported,
                  "this model's KV cache is too large to be stored; use --no-cache"};
   }
   if (capture_bytes > available_memory_bytes()) {
     return Error{Code::kExhausted, "storing needs a window of " + mib(capture_bytes) +
-                                       "; use a smaller -b, or --no-cache"};
+                                       "; use a smaller -b or --parallel, or --no-cache"};
   }
   std::filesystem::path digests;
   if (auto home = cache_home(); home.ok()) digests = *home / "fingerprints";
@@ -153,7 +176,7 @@ Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
   }
   store = std::make_unique<store::Store>(std::move(tiers),
                                          std::max(kStoreQueueBytesMin, 2 * capture_bytes));
-  capture = std::make_unique<kv::Capture>(kv->shape(), n_capture);
+  for (const auto& slot : slots) slot->capture = std::make_unique<kv::Capture>(shape, n_capture);
   return {};
 }
 
@@ -179,14 +202,27 @@ Result<void> Engine::Impl::check(const CompletionRequest& r) const {
       std::any_of(r.stop.begin(), r.stop.end(), [](const auto& s) { return s.empty(); })) {
     return Error{Code::kInvalidArgument, "give at most 16 stop strings, none of them empty"};
   }
-  return check_memory(static_cast<uint32_t>(n_token));
+  return {};
+}
+
+// What running requests will take of the memory that is still available.
+uint64_t Engine::Impl::promised_bytes() const {
+  uint64_t n_byte = 0;
+  for (const auto& slot : slots) {
+    if (!slot->busy) continue;
+    const uint32_t n_taken = std::max(slot->n_token_computed.load(), slot->n_token_resident);
+    const uint32_t n_wanted = slot->n_token_wanted;
+    n_byte += slot->kv->bytes_for(n_wanted) - slot->kv->bytes_for(std::min(n_wanted, n_taken));
+  }
+  return n_byte;
 }
 
 // What the run will take beyond what the process already holds, an upper estimate.
-Result<void> Engine::Impl::check_memory(uint32_t n_token) const {
+Result<void> Engine::Impl::check_memory(const Slot& slot, uint32_t n_token) const {
   const model::ModelParams& p = model->params();
+  const kv::LiveKv* const kv = slot.kv.get();
   const uint64_t kv_bytes =
-      kv->bytes_for(n_token) - kv->bytes_for(std::min(n_token, n_token_resident));
+      kv->bytes_for(n_token) - kv->bytes_for(std::min(n_token, slot.n_token_resident));
   const uint64_t row_floats = uint64_t{p.d_model} * 4 + uint64_t{p.n_ff} * 2 +
                               uint64_t{p.n_head} * p.d_head_k * 3 +
                               (executor->n_decode_max() == 1 ? n_token : 0);  // ggml's masks
@@ -195,7 +231,8 @@ Result<void> Engine::Impl::check_memory(uint32_t n_token) const {
   const uint64_t logits_bytes = (executor->n_decode_max() + 1ull) * p.n_vocab * 4;
   const uint64_t work_bytes = std::min(n_token, options.n_batch) * row_floats * 4 + logits_bytes +
                               options.n_threads * kThreadBytes + rope_bytes;
-  const uint64_t available = available_memory_bytes();
+  const uint64_t free = available_memory_bytes(), promised = promised_bytes();
+  const uint64_t available = free > promised ? free - promised : 0;
   if (kv_bytes + work_bytes <= available) return {};
   return Error{Code::kExhausted, "this request needs " + mib(kv_bytes + work_bytes) + " (" +
                                      mib(kv_bytes) + " of KV cache for " + std::to_string(n_token) +
@@ -214,26 +251,67 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options, Progr
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
-Result<Completion> Engine::complete(const CompletionRequest& request) {
-  std::lock_guard lock(impl_->busy);
-  HS_RETURN_IF_ERROR(impl_->check(request));
-  // Pages beyond this request's end are given back, those before it are used again.
+// A free slot, the one with the most memory, once there is one.
+Result<Slot*> Engine::Impl::take_slot(const CompletionRequest& request) {
   const auto n_token = static_cast<uint32_t>(request.tokens.size()) + request.n_predict;
-  if (impl_->n_token_resident > n_token) impl_->kv->release(n_token);
-  impl_->n_token_resident = n_token;
-  auto completion = Session(*impl_, request).run();
-  std::lock_guard stats_lock(impl_->stats_mutex);
-  EngineStats& s = impl_->stats;
-  ++s.n_request;
-  if (completion.ok()) {
-    s.n_prompt_token += completion->n_prompt;
-    s.n_cached_token += completion->n_cached;
-    s.n_generated_token += completion->tokens.size();
-    s.n_proposed_token += completion->n_proposed;
-    s.n_accepted_token += completion->n_accepted;
-    s.kv_bytes = impl_->kv->bytes_for(
-        static_cast<uint32_t>(completion->n_prompt + completion->tokens.size()));
+  const std::stop_callback wake(request.cancel, [this] {
+    const std::lock_guard lock(slots_mutex);
+    slot_freed.notify_all();
+  });
+  std::unique_lock lock(slots_mutex);
+  Slot* slot = nullptr;
+  slot_freed.wait(lock, [&] {
+    slot = nullptr;
+    for (const auto& s : slots) {
+      if (s->busy) continue;
+      if (slot == nullptr || s->n_token_resident > slot->n_token_resident) slot = s.get();
+    }
+    return slot != nullptr || request.cancel.stop_requested();
+  });
+  if (request.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
+  HS_RETURN_IF_ERROR(check_memory(*slot, n_token));
+  slot->busy = true;
+  slot->n_token_wanted = n_token;
+  slot->n_token_computed = 0;
+  // Pages beyond this request's end are given back, those before it are used again.
+  if (slot->n_token_resident > n_token) slot->kv->release(n_token);
+  slot->n_token_resident = std::min(slot->n_token_resident, n_token);
+  return slot;
+}
+
+void Engine::Impl::give_back(Slot& slot) {
+  {
+    const std::lock_guard lock(slots_mutex);
+    slot.n_token_resident = std::max(slot.n_token_resident, slot.n_token_computed.load());
+    slot.busy = false;
   }
+  slot_freed.notify_one();
+}
+
+void Engine::Impl::count(const Completion& c) {
+  const std::lock_guard lock(stats_mutex);
+  stats.n_prompt_token += c.n_prompt;
+  stats.n_cached_token += c.n_cached;
+  stats.n_generated_token += c.tokens.size();
+  stats.n_proposed_token += c.n_proposed;
+  stats.n_accepted_token += c.n_accepted;
+}
+
+Result<Completion> Engine::complete(const CompletionRequest& request) {
+  HS_RETURN_IF_ERROR(impl_->check(request));
+  const double begin_s = impl_->clock.now_s();
+  HS_ASSIGN_OR_RETURN(Slot* const slot, impl_->take_slot(request));
+  const Impl::SlotUse use(*impl_, *slot);
+  const double wait_ms = (impl_->clock.now_s() - begin_s) * 1e3;
+  auto completion = Session(*impl_, *slot, request).run();
+  {
+    const std::lock_guard lock(impl_->stats_mutex);
+    ++impl_->stats.n_request;
+  }
+  if (!completion.ok()) return completion;
+  completion->wait_ms += wait_ms;
+  completion->ttft_ms += wait_ms;
+  impl_->count(*completion);
   return completion;
 }
 
@@ -249,6 +327,13 @@ void Engine::flush_store() {
 EngineStats Engine::stats() const {
   std::lock_guard lock(impl_->stats_mutex);
   EngineStats stats = impl_->stats;
+  {
+    const std::lock_guard slots_lock(impl_->slots_mutex);
+    for (const auto& slot : impl_->slots) {
+      const uint32_t n = std::max(slot->n_token_resident, slot->n_token_computed.load());
+      stats.kv_bytes += slot->kv->bytes_for(n);
+    }
+  }
   if (impl_->store != nullptr) stats.store = impl_->store->stats();
   return stats;
 }

@@ -4,7 +4,7 @@
 // compute the rest → sample, stream out → store new chunks in the background.
 //
 //   units    times in milliseconds or seconds as named, token counts in tokens
-//   threads  complete() runs one request at a time and blocks others; stats() from any thread
+//   threads  any; complete() computes n_parallel requests at once and makes others wait
 //   errors   kInvalidArgument (prompt longer than the context, options out of range),
 //            kExhausted (memory; the message says what to change), kUnsupported (architecture),
 //            kCancelled
@@ -35,6 +35,7 @@ struct EngineOptions {
   uint32_t n_ctx = 0;                // 0: what the model was trained for
   uint32_t n_threads = 0;            // 0: one for each core
   uint32_t n_batch = 512;            // most tokens computed in one step, 16 to 2048
+  uint32_t n_parallel = 1;           // requests at once, each with a KV cache of its own, 1 to 64
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
   std::string kernels = "auto";   // what computes: auto, native or ggml
@@ -79,7 +80,9 @@ struct Completion {
   uint32_t n_proposed = 0;        // tokens computed on trial while decoding
   uint32_t n_accepted = 0;        // of these, tokens that the sampler then picked
   double ttft_ms = 0;             // prompt given to first token sampled
-  double lookup_ms = 0, load_ms = 0, compute_ms = 0;  // parts of ttft_ms
+  // Parts of ttft_ms; wait: for a slot, for steps of other requests, for a prefix that another one
+  // was computing.
+  double wait_ms = 0, lookup_ms = 0, load_ms = 0, compute_ms = 0;
   double prefill_tok_s = 0;  // computed prompt tokens per second of compute_ms
   double decode_tok_s = 0;   // generated tokens after the first, per second
   // Of sparse attention, over layers, query heads and blocks of queries (exec/layer_executor.h).
@@ -91,7 +94,7 @@ struct EngineStats {
   uint64_t n_request = 0;
   uint64_t n_prompt_token = 0, n_cached_token = 0, n_generated_token = 0;
   uint64_t n_proposed_token = 0, n_accepted_token = 0;
-  uint64_t kv_bytes = 0;  // live K,V in use
+  uint64_t kv_bytes = 0;  // live K,V that requests have taken
   std::string kernels;    // what computes: executor, revision, instruction sets
 };
 

@@ -89,7 +89,7 @@ Result<void> GgmlExecutor::Impl::prepare(const LayerStep& step) {
   }
   newest.reset();
   context.reset(ggml_init({arena.size(), arena.data(), /*no_alloc=*/true}));
-  const auto kv_memory = step.kv->mapping();
+  const auto kv_memory = step.sequences.front().kv->mapping();
   kv_buffer.reset(ggml_backend_cpu_buffer_from_ptr(kv_memory.data(), kv_memory.size()));
   auto built = std::make_unique<GgmlGraph>(context.get(), model, tables, step, kv_buffer.get(),
                                            options.reference_numerics);
@@ -194,6 +194,7 @@ Result<void> GgmlExecutor::run(const LayerStep& step) {
            "a step has 1 to n_token_max tokens");
   HS_CHECK(step.layer_first < step.layer_end && step.layer_end <= s.model.params().n_layer,
            "a step's layers");
+  HS_CHECK(step.sequences.size() == 1, "a step has one sequence");
   HS_CHECK(step.numeric_class == NumericClass::kPrefill || step.positions.size() == 1,
            "decode steps have one token");
   s.tables.reserve(step.positions.back() + 1);

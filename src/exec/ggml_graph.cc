@@ -32,21 +32,22 @@ GgmlGraph::GgmlGraph(ggml_context* ctx, const model::Model& model, const RopeTab
       n_padded_(padded_tokens(step, reference_numerics)) {}
 
 GgmlGraph::Shape GgmlGraph::shape_of(const LayerStep& step) const {
+  const kv::LiveKv& kv = *step.sequences.front().kv;
   const uint32_t first = step.positions.front(), n_window = params().n_window;
   return {.layer_first = step.layer_first,
           .layer_end = step.layer_end,
           .n_token = static_cast<uint32_t>(step.positions.size()),
-          .n_key_end = std::min(step.kv->n_ctx(), pad_to(step.positions.back() + 1, kKeyPad)),
+          .n_key_end = std::min(kv.n_ctx(), pad_to(step.positions.back() + 1, kKeyPad)),
           .key_first_windowed = n_window == 0 || first + 1 <= n_window
                                     ? 0
                                     : (first + 1 - n_window) / kKeyPad * kKeyPad,
           .numeric_class = step.numeric_class,
           .want_logits = step.want_logits,
           .hidden = step.hidden != nullptr,
-          .kv = step.kv->mapping().data(),
-          .type_k = step.kv->type(kv::Part::kKey),
-          .type_v = step.kv->type(kv::Part::kValue),
-          .n_ctx = step.kv->n_ctx()};
+          .kv = kv.mapping().data(),
+          .type_k = kv.type(kv::Part::kKey),
+          .type_v = kv.type(kv::Part::kValue),
+          .n_ctx = kv.n_ctx()};
 }
 
 bool GgmlGraph::fits(const LayerStep& step) const { return shape_of(step) == shape_; }
@@ -146,7 +147,8 @@ void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
   const LayerStep& step = *op.graph->step_;
   const kernels::RopeTable& table = op.graph->tables_.of(op.layer);
   const bool rotate = !op.graph->reference_numerics_;  // else k arrives rotated
-  const kv::KvShape& shape = step.kv->shape();
+  const SequenceRows& sequence = step.sequences.front();
+  const kv::KvShape& shape = sequence.kv->shape();
   const auto n_token = step.positions.size();
   thread_local std::vector<kv::Half> raw, rotated;
   for (size_t i = n_token * static_cast<size_t>(ith) / static_cast<size_t>(nth);
@@ -159,15 +161,16 @@ void GgmlGraph::store_rows(ggml_tensor* dst, int ith, int nth, void* userdata) {
       const size_t n_value = shape.row_values(part);
       raw.resize(n_value);
       kernels::to_half({row, n_value}, raw.data());
-      if (step.capture != nullptr) {
-        std::memcpy(step.capture->row(op.layer, part, pos), raw.data(), n_value * sizeof(kv::Half));
+      if (sequence.capture != nullptr) {
+        std::memcpy(sequence.capture->row(op.layer, part, pos), raw.data(),
+                    n_value * sizeof(kv::Half));
       }
       if (part == kv::Part::kKey && rotate) {
         rotated.resize(n_value);
         kernels::rotate_token(table, pos, shape.n_head_kv, raw.data(), rotated.data());
-        step.kv->write(op.layer, part, pos, rotated);
+        sequence.kv->write(op.layer, part, pos, rotated);
       } else {
-        step.kv->write(op.layer, part, pos, raw);
+        sequence.kv->write(op.layer, part, pos, raw);
       }
     }
   }
@@ -204,7 +207,7 @@ ggml_tensor* GgmlGraph::rows_to_heads(ggml_tensor* out, int64_t n_query) {
 
 ggml_tensor* GgmlGraph::attend(ggml_tensor* q, float scale) {
   const model::ModelParams& p = params();
-  const kv::LiveKv& kv = *step_->kv;
+  const kv::LiveKv& kv = *step_->sequences.front().kv;
   const bool windowed = p.windowed[layer_];
   const int64_t n_query = q->ne[2];
   const bool tiled = step_->numeric_class == NumericClass::kPrefill && !reference_numerics_ &&

@@ -64,17 +64,23 @@ struct AttentionReport {
   double cpu_s = 0;                         // of the process, while attention ran
 };
 
+// Consecutive tokens of a step that belong to one sequence.
+struct SequenceRows {
+  uint32_t n_token = 0;
+  kv::LiveKv* kv = nullptr;        // K,V of every position below the last that is not computed
+                                   // here must be present in the layers of the range
+  kv::Capture* capture = nullptr;  // null: K,V are not captured
+};
+
 struct LayerStep {
   uint32_t layer_first = 0;
   uint32_t layer_end = 0;               // one past the last
   std::span<const Token> tokens;        // [n_token]; read where layer_first is 0
-  std::span<const uint32_t> positions;  // [n_token], ascending, below the live cache's n_ctx
+  std::span<const uint32_t> positions;  // [n_token], ascending in a sequence, below its n_ctx
+  std::vector<SequenceRows> sequences;  // one, or in decoding several of the same shape and types
   NumericClass numeric_class = NumericClass::kPrefill;
   // Input where layer_first > 0, output where layer_end < n_layer; else may be null.
   HiddenStates* hidden = nullptr;
-  kv::LiveKv* kv = nullptr;        // K,V of every position below the last that is not computed
-                                   // here must be present in the layers of the range
-  kv::Capture* capture = nullptr;  // null: K,V are not captured
   WantLogits want_logits = WantLogits::kNone;  // only where layer_end is n_layer
   std::vector<float>* logits = nullptr;        // [1 or n_token, n_vocab]
   std::stop_token cancel;                      // looked at between operations

@@ -38,6 +38,7 @@ struct NativeExecutor::Impl {
   };
   std::vector<ThreadRows> thread_rows;  // [n_thread]
   const LayerStep* step = nullptr;
+  std::vector<uint32_t> row_sequence;  // [n_token], which of the step's sequences
   uint32_t layer = 0;
 
   Impl(const model::Model& m, RopeTables& t, const NativeExecutorOptions& o)
@@ -81,7 +82,11 @@ struct NativeExecutor::Impl {
 void NativeExecutor::Impl::begin(const LayerStep& s) {
   const model::ModelParams& p = params();
   step = &s;
-  tables.reserve(s.positions.back() + 1);
+  tables.reserve(*std::ranges::max_element(s.positions) + 1);
+  row_sequence.clear();
+  for (uint32_t i = 0; i < s.sequences.size(); ++i) {
+    row_sequence.insert(row_sequence.end(), s.sequences[i].n_token, i);
+  }
   products.set_class(s.numeric_class);
   const size_t n = n_token(), n_attended = size_t{p.n_head} * p.d_head_v;
   rows.get(n * p.d_model);
@@ -147,6 +152,7 @@ void NativeExecutor::Impl::keep_kv(uint32_t i, ThreadRows& t) {
   const model::ModelParams& p = params();
   const model::LayerWeights& w = model.layer(layer);
   const uint32_t pos = step->positions[i];
+  const SequenceRows& sequence = step->sequences[row_sequence[i]];
   const size_t n_k = size_t{p.n_head_kv} * p.d_head_k, n_v = size_t{p.n_head_kv} * p.d_head_v;
   float* const key = k.get(0) + i * n_k;
   float* const value = v.get(0) + i * n_v;
@@ -161,15 +167,15 @@ void NativeExecutor::Impl::keep_kv(uint32_t i, ThreadRows& t) {
     const std::span<const float> from{is_key ? key : value, is_key ? n_k : n_v};
     t.half.resize(from.size());
     kernels::to_half(from, t.half.data());
-    if (step->capture != nullptr) {
-      std::copy(t.half.begin(), t.half.end(), step->capture->row(layer, part, pos));
+    if (sequence.capture != nullptr) {
+      std::copy(t.half.begin(), t.half.end(), sequence.capture->row(layer, part, pos));
     }
     if (is_key) {
       t.rotated.resize(from.size());
       kernels::rotate_token(tables.of(layer), pos, p.n_head_kv, t.half.data(), t.rotated.data());
       std::swap(t.half, t.rotated);
     }
-    step->kv->write(layer, part, pos, t.half);
+    sequence.kv->write(layer, part, pos, t.half);
   }
 }
 
@@ -201,7 +207,8 @@ void NativeExecutor::Impl::attend(RowRange range) {
   shape.scale = p.attention_scale;
   shape.q = q.get(0);
   shape.q_stride = size_t{p.n_head} * p.d_head_k;
-  products.attend({shape, step->kv, layer, step->positions, step->attention}, range, attended);
+  products.attend({shape, step->sequences, layer, step->positions, step->attention}, range,
+                  attended);
 
   products.multiply(attended, range, {{&w.wo, branch_row(range.first)}});
   add_branch(range, model.layer(layer).bo, model.layer(layer).attn_post_norm);
@@ -299,7 +306,10 @@ Result<void> NativeExecutor::run(const LayerStep& step) {
            "a step's layers");
   HS_CHECK(step.numeric_class == NumericClass::kPrefill || step.positions.size() <= n_decode_max(),
            "a decode step's tokens");
+  HS_CHECK(step.numeric_class == NumericClass::kDecode || step.sequences.size() == 1,
+           "a prefill step's sequences");
   s.begin(step);
+  HS_CHECK(s.row_sequence.size() == step.positions.size(), "the tokens of a step's sequences");
   s.take_input();
   for (s.layer = step.layer_first; s.layer < step.layer_end; ++s.layer) {
     if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};

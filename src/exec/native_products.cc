@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/clock.h"
 #include "base/rounding.h"
-#include "kernels/decode_attention.h"
 
 namespace headstart::exec {
 namespace {
@@ -137,12 +137,12 @@ void NativeProducts::attend(const AttentionStep& step, RowRange rows, ProductRow
 }
 
 // The queries of one kv head's group.
-kernels::Attention NativeProducts::of_head(const AttentionStep& step, uint32_t head,
-                                           RowRange rows) {
+kernels::Attention NativeProducts::of_head(const AttentionStep& step, const kv::LiveKv& kv,
+                                           uint32_t head, RowRange rows) {
   kernels::Attention a = step.shape;
   a.positions = step.positions.subspan(rows.first, rows.size());
-  a.k = kv_rows(*step.kv, step.layer, kv::Part::kKey, head);
-  a.v = kv_rows(*step.kv, step.layer, kv::Part::kValue, head);
+  a.k = kv_rows(kv, step.layer, kv::Part::kKey, head);
+  a.v = kv_rows(kv, step.layer, kv::Part::kValue, head);
   a.q += rows.first * a.q_stride + size_t{head} * a.n_group * a.d_head_k;
   return a;
 }
@@ -150,13 +150,14 @@ kernels::Attention NativeProducts::of_head(const AttentionStep& step, uint32_t h
 // An item is one kv head and a block of queries. The last queries see the most keys: they go first,
 // so that no thread ends late.
 void NativeProducts::attend_prefill(const AttentionStep& step, RowRange rows, ProductRows& out) {
-  const uint32_t n_head_kv = step.kv->shape().n_head_kv;
+  const kv::LiveKv& kv = *step.sequences.front().kv;
+  const uint32_t n_head_kv = kv.shape().n_head_kv;
   const uint32_t block = std::clamp(kAttentionRows / step.shape.n_group, 1u, rows.size());
   const uint32_t n_block = ceil_div(rows.size(), block);
   pool_.run(n_block * n_head_kv, [&](uint32_t item, uint32_t thread) {
     const uint32_t head = item % n_head_kv;
     const uint32_t begin = rows.first + (n_block - 1 - item / n_head_kv) * block;
-    kernels::Attention a = of_head(step, head, {begin, std::min(begin + block, rows.end)});
+    kernels::Attention a = of_head(step, kv, head, {begin, std::min(begin + block, rows.end)});
     a.out_stride = out.row_bytes();
     a.out_ops = &panels_;
     a.out = out.row(begin) + row_bytes(size_t{head} * a.n_group * a.d_head_v);
@@ -166,7 +167,8 @@ void NativeProducts::attend_prefill(const AttentionStep& step, RowRange rows, Pr
 
 // As attend_prefill(), in whole query blocks.
 void NativeProducts::attend_sparse(const AttentionStep& step, RowRange rows, ProductRows& out) {
-  const uint32_t n_head_kv = step.kv->shape().n_head_kv, n_group = step.shape.n_group;
+  const kv::LiveKv& kv = *step.sequences.front().kv;
+  const uint32_t n_head_kv = kv.shape().n_head_kv, n_group = step.shape.n_group;
   const auto blocks = kernels::query_blocks(step.positions.subspan(rows.first, rows.size()));
   const auto n_block = static_cast<uint32_t>(blocks.size());
   const uint32_t n_together = std::max(1u, kAttentionRows / (kernels::kQueryBlock * n_group));
@@ -178,7 +180,7 @@ void NativeProducts::attend_sparse(const AttentionStep& step, RowRange rows, Pro
     const uint32_t block_end = std::min(block + n_together, n_block);
     const uint32_t begin = rows.first + blocks[block].first;
     const uint32_t end = rows.first + blocks[block_end - 1].first + blocks[block_end - 1].n;
-    kernels::Attention a = of_head(step, head, {begin, end});
+    kernels::Attention a = of_head(step, kv, head, {begin, end});
     a.out_stride = out.row_bytes();
     a.out_ops = &panels_;
     a.out = out.row(begin) + row_bytes(size_t{head} * n_group * a.d_head_v);
@@ -198,23 +200,44 @@ void NativeProducts::attend_sparse(const AttentionStep& step, RowRange rows, Pro
   step.report->activity.insert(step.report->activity.end(), activity.begin(), activity.end());
 }
 
-// An item is one kv head and a segment of keys.
+// An item is one kv head of a sequence and a segment of its keys.
 void NativeProducts::attend_decode(const AttentionStep& step, RowRange rows, ProductRows& out) {
-  const uint32_t n_head_kv = step.kv->shape().n_head_kv;
-  const kernels::Attention first_head = of_head(step, 0, rows);
-  const kernels::SegmentRange range = kernels::segments(first_head);
-  const uint32_t n_segment = range.end - range.first;
-  const size_t n_value = kernels::segment_values(first_head);
-  float* const parts = segments_.get(n_head_kv * n_segment * n_value);
-  pool_.run(n_head_kv * n_segment, [&](uint32_t item, uint32_t thread) {
-    kernels::attend_segment(of_head(step, item / n_segment, rows), range.first + item % n_segment,
-                            parts + item * n_value, scratch_[thread].attention);
+  const uint32_t n_head_kv = step.sequences.front().kv->shape().n_head_kv;
+  decode_parts_.clear();
+  uint32_t n_item = 0, row = 0;
+  size_t n_value = 0;
+  for (const SequenceRows& sequence : step.sequences) {
+    const RowRange own{std::max(row, rows.first), std::min(row + sequence.n_token, rows.end)};
+    row += sequence.n_token;
+    if (own.first >= own.end) continue;
+    const kernels::Attention head = of_head(step, *sequence.kv, 0, own);
+    decode_parts_.push_back({sequence.kv, own, kernels::segments(head), n_item, n_value,
+                             kernels::segment_values(head)});
+    const uint32_t n = n_head_kv * decode_parts_.back().n_segment();
+    n_item += n;
+    n_value += n * decode_parts_.back().n_value;
+  }
+  float* const values = segments_.get(n_value);
+  pool_.run(n_item, [&](uint32_t item, uint32_t thread) {
+    const auto part =
+        std::prev(std::ranges::upper_bound(decode_parts_, item, {}, &DecodePart::item_first));
+    const uint32_t i = item - part->item_first;
+    kernels::attend_segment(of_head(step, *part->kv, i / part->n_segment(), part->rows),
+                            part->segments.first + i % part->n_segment(),
+                            values + part->value_first + i * part->n_value,
+                            scratch_[thread].attention);
   });
-  for (uint32_t head = 0; head < n_head_kv; ++head) {
+  for (const DecodePart& part : decode_parts_) join_heads(step, part, out);
+}
+
+void NativeProducts::join_heads(const AttentionStep& step, const DecodePart& part,
+                                ProductRows& out) {
+  const kernels::Attention a = of_head(step, *part.kv, 0, part.rows);
+  const size_t n_value = part.n_segment() * part.n_value;
+  for (uint32_t head = 0; head < part.kv->shape().n_head_kv; ++head) {
     kernels::join_segments(
-        first_head, n_segment, parts + head * n_segment * n_value,
-        out.floats(rows.first) + size_t{head} * first_head.n_group * first_head.d_head_v,
-        out.n_value());
+        a, part.n_segment(), segments_.get(0) + part.value_first + head * n_value,
+        out.floats(part.rows.first) + size_t{head} * a.n_group * a.d_head_v, out.n_value());
   }
 }
 

@@ -15,6 +15,7 @@
 #include "exec/layer_executor.h"
 #include "exec/native_weights.h"
 #include "kernels/attention.h"
+#include "kernels/decode_attention.h"
 #include "kernels/gemm.h"
 #include "kernels/layer_ops.h"
 #include "kernels/matvec.h"
@@ -77,7 +78,7 @@ class NativeProducts {
   // scalars of kernels::Attention and q of the step's first row.
   struct AttentionStep {
     kernels::Attention shape;
-    const kv::LiveKv* kv;
+    std::span<const SequenceRows> sequences;
     uint32_t layer;
     std::span<const uint32_t> positions;  // [n_token]
     AttentionReport* report;              // may be null
@@ -85,12 +86,24 @@ class NativeProducts {
   void attend(const AttentionStep& step, RowRange rows, ProductRows& out);
 
  private:
+  // A sequence's share of decode attention: items are its kv heads times its segments.
+  struct DecodePart {
+    const kv::LiveKv* kv;
+    RowRange rows;
+    kernels::SegmentRange segments;
+    uint32_t item_first;
+    size_t value_first;  // in segments_
+    size_t n_value;      // of an item
+    uint32_t n_segment() const { return segments.end - segments.first; }
+  };
   void multiply_panels(const ProductRows& x, RowRange rows, Products products);
   void multiply_columns(Products products);
-  static kernels::Attention of_head(const AttentionStep& step, uint32_t head, RowRange rows);
+  static kernels::Attention of_head(const AttentionStep& step, const kv::LiveKv& kv, uint32_t head,
+                                    RowRange rows);
   void attend_prefill(const AttentionStep& step, RowRange rows, ProductRows& out);
   void attend_sparse(const AttentionStep& step, RowRange rows, ProductRows& out);
   void attend_decode(const AttentionStep& step, RowRange rows, ProductRows& out);
+  void join_heads(const AttentionStep& step, const DecodePart& part, ProductRows& out);
 
   struct ThreadScratch {
     kernels::GemmScratch gemm;
@@ -105,6 +118,7 @@ class NativeProducts {
   kernels::QuantizedColumns columns_;
   kernels::Scratch<float> gate_, up_;  // [n_token, n_ff] of decoding
   kernels::Scratch<float> segments_;   // of decode attention
+  std::vector<DecodePart> decode_parts_;
 };
 
 }  // namespace headstart::exec

@@ -1,6 +1,6 @@
 // exec/rope_tables.h: the rope tables of a model, shared by computing and loading.
 //
-//   threads  reserve() by one thread while no other reads
+//   threads  any at once; each reserves the positions that it reads
 #pragma once
 
 #include "kernels/rope.h"

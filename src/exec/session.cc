@@ -1,7 +1,6 @@
 #include "exec/session.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace headstart::exec {
 
@@ -10,8 +9,9 @@ Result<Completion> Session::run() {
   HS_ASSIGN_OR_RETURN(sampler_, model::Sampler::open(r_.sampling, e_.tokenizer->vocab()));
   for (Token t : r_.tokens) sampler_->accept(t);
   e_.tables->reserve(out_.n_prompt);  // decoding makes the others as it goes
-  reuse();
-  auto done = prefill();
+  auto done = reuse();
+  if (done.ok()) done = prefill();
+  sharing_.reset();
   if (done.ok() && r_.n_predict > 0) done = generate();
   settle();
   // What was computed is kept even if the client has left.
@@ -20,29 +20,41 @@ Result<Completion> Session::run() {
   return std::move(out_);
 }
 
-void Session::reuse() {
+// What the store has, after waiting for a request that computes a longer common beginning.
+store::Match Session::longest_match() {
+  store::Match match;
+  if (!sharing_) sharing_.emplace(e_.sharing, r_.tokens, r_.salt);
+  for (;;) {
+    const double begin_ms = ms_since_start();
+    match = e_.store->match({e_.fingerprint, e_.numeric, slot_.kv->shape(), r_.salt,
+                             std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
+    const double found_ms = ms_since_start();
+    out_.lookup_ms += found_ms - begin_ms;
+    const bool again = sharing_->wait(match.n_token, r_.cancel);
+    out_.wait_ms += ms_since_start() - found_ms;
+    if (!again) return match;
+  }
+}
+
+Result<void> Session::reuse() {
   store::Match match;
   Loaded loaded;
   // A tail may be replaced by a longer one between being found and being read, a file may be
   // damaged: look again a few times, then compute.
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const double begin_ms = ms_since_start();
     loaded = {};
     match = {};
-    if (storing() && attempt + 1 < kAttempts) {
-      match = e_.store->match({e_.fingerprint, e_.numeric, e_.kv->shape(), r_.salt,
-                               std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
-    }
-    const double found_ms = ms_since_start();
-    plan_ = plan::plan_prefill({out_.n_prompt, match.n_token, match.n_strict, e_.executor->grain(),
-                                e_.executor->n_token_max()});
+    if (storing() && attempt + 1 < kAttempts) match = longest_match();
+    if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
+    const double begin_ms = ms_since_start();
+    plan_ =
+        plan::plan_prefill({out_.n_prompt, match.n_token, match.n_strict, e_.executor->grain()});
     if (plan_.n_reuse > 0) {
-      const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, e_.kv.get()};
-      loaded = load_prefix(*e_.store, match, plan_.n_reuse, target, *e_.capture);
+      const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, slot_.kv.get()};
+      loaded = load_prefix(*e_.store, match, plan_.n_reuse, target, *slot_.capture);
     }
-    out_.lookup_ms += found_ms - begin_ms;
-    out_.load_ms += ms_since_start() - found_ms;
+    out_.load_ms += ms_since_start() - begin_ms;
     // Anything less than planned is of no use: which cells a sliding window needs depends on where
     // reuse ends. The chunk that failed is gone from its tier, so the next match ends before it.
     if (loaded.n_token == plan_.n_reuse) break;
@@ -50,6 +62,9 @@ void Session::reuse() {
   if (storing()) collect_from(match, loaded);
   out_.n_cached = plan_.n_reuse;
   out_.n_cached_rounded = plan_.n_reuse > plan_.n_strict ? plan_.n_reuse - plan_.n_strict : 0;
+  slot_.n_token_computed = plan_.n_reuse;
+  if (!collector_) sharing_.reset();  // it stores nothing that others could wait for
+  return {};
 }
 
 // Chunks go on after the last one that is complete; a captured one is begun again, together with
@@ -65,8 +80,8 @@ void Session::collect_from(const store::Match& match, const Loaded& loaded) {
   const uint32_t n_inherited = loaded.n_token - pos;
   // Where reuse had to end earlier than what was loaded, inside a chunk, nothing can be continued.
   if (pos + n_inherited != plan_.n_reuse) return;
-  collector_.emplace(*e_.store, *e_.capture, *e_.tokenizer,
-                     ChunkOrigin{e_.fingerprint, e_.numeric, r_.salt}, e_.kv->shape());
+  collector_.emplace(*e_.store, *slot_.capture, *e_.tokenizer,
+                     ChunkOrigin{e_.fingerprint, e_.numeric, r_.salt}, slot_.kv->shape());
   collector_->start(pos, parent);
   if (n_inherited > 0) {
     const store::ChunkSummary& last = match.chunks[loaded.n_chunk - 1].chunk;
@@ -75,30 +90,26 @@ void Session::collect_from(const store::Match& match, const Loaded& loaded) {
   }
 }
 
-Result<double> Session::step(std::span<const Token> tokens, uint32_t pos,
-                             NumericClass numeric_class, WantLogits want) {
-  positions_.resize(tokens.size());
-  std::iota(positions_.begin(), positions_.end(), pos);
-  LayerStep s;
-  s.layer_end = e_.model->params().n_layer;
-  s.tokens = tokens;
-  s.positions = positions_;
+Result<StepResult> Session::step(std::span<const Token> tokens, uint32_t pos,
+                                 NumericClass numeric_class) {
+  StepRequest s;
   s.numeric_class = numeric_class;
-  s.kv = e_.kv.get();
-  s.capture = collector_ ? e_.capture.get() : nullptr;
-  s.want_logits = want;
+  s.tokens = tokens;
+  s.pos = pos;
+  s.kv = slot_.kv.get();
+  s.capture = collector_ ? slot_.capture.get() : nullptr;
+  s.want_logits = r_.n_predict > 0;
   s.logits = &logits_;
   s.cancel = r_.cancel;
   attention_.activity.clear();
   s.attention = &attention_;
-  const double begin_s = e_.clock.now_s();
-  HS_RETURN_IF_ERROR(e_.executor->run(s));
-  const double measured_s = e_.clock.now_s() - begin_s;
+  HS_ASSIGN_OR_RETURN(const StepResult done, e_.scheduler->run(s));
+  slot_.n_token_computed = pos + done.n_token;
   for (const AttentionActivity& a : attention_.activity) {
     out_.n_attention_active += a.n_active;
     out_.n_attention_causal += a.n_causal;
   }
-  return measured_s;
+  return done;
 }
 
 void Session::collect(NumericClass numeric_class, size_t n_token, double measured_s) {
@@ -114,29 +125,34 @@ double Session::cost_s(NumericClass numeric_class, size_t n_token, double measur
   if (numeric_class == NumericClass::kPrefill && n_token >= kTypicalSlice) {
     e_.prefill_s_per_token = measured_s / static_cast<double>(n_token);
   }
-  return e_.prefill_s_per_token > 0 ? e_.prefill_s_per_token * static_cast<double>(n_token)
-                                    : measured_s;
+  const double s_per_token = e_.prefill_s_per_token;
+  return s_per_token > 0 ? s_per_token * static_cast<double>(n_token) : measured_s;
 }
 
 Result<void> Session::prefill() {
-  const double begin_ms = ms_since_start();
-  for (const plan::Slice& slice : plan_.slices) {
+  for (uint32_t pos = plan_.n_reuse; pos < out_.n_prompt;) {
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    const bool last = slice.end == out_.n_prompt;
-    const auto tokens = std::span(r_.tokens).subspan(slice.first, slice.end - slice.first);
-    HS_ASSIGN_OR_RETURN(const double seconds,
-                        step(tokens, slice.first, NumericClass::kPrefill,
-                             last && r_.n_predict > 0 ? WantLogits::kLast : WantLogits::kNone));
-    collect(NumericClass::kPrefill, tokens.size(), seconds);
-    if (r_.progress) r_.progress("prefill", static_cast<double>(slice.end) / out_.n_prompt);
+    HS_ASSIGN_OR_RETURN(const StepResult done,
+                        step(std::span(r_.tokens).subspan(pos), pos, NumericClass::kPrefill));
+    pos += done.n_token;
+    out_.wait_ms += done.wait_s * 1e3;
+    out_.compute_ms += done.compute_s * 1e3;
+    collect(NumericClass::kPrefill, done.n_token, done.compute_s);
+    if (sharing_ && collector_) sharing_->stored(collector_->pos());
+    if (r_.progress) r_.progress("prefill", static_cast<double>(pos) / out_.n_prompt);
   }
-  out_.compute_ms = ms_since_start() - begin_ms;
+  if (sharing_ && collector_ && sharing_->awaited()) {
+    collector_->offer_tail(sequence_, plan_.n_strict);
+    sharing_->stored(out_.n_prompt);
+  }
+  sharing_.reset();
   out_.ttft_ms = ms_since_start();
   out_.prefill_tok_s = (out_.n_prompt - plan_.n_reuse) / (out_.compute_ms * 1e-3);
   return {};
 }
 
 Result<void> Session::generate() {
+  const StepScheduler::Answering answering(*e_.scheduler);
   Token token = sampler_->sample(logits_);
   out_.ttft_ms = ms_since_start();
   const double begin_s = e_.clock.now_s();
@@ -179,7 +195,8 @@ Result<void> Session::advance(Token token) {
   sequence_.push_back(token);
   decoded_ = {token};
   propose();
-  HS_ASSIGN_OR_RETURN(decoded_s_, step(decoded_, pos, NumericClass::kDecode, WantLogits::kAll));
+  HS_ASSIGN_OR_RETURN(const StepResult done, step(decoded_, pos, NumericClass::kDecode));
+  decoded_s_ = done.compute_s;
   n_used_ = 1;
   return {};
 }

@@ -2,7 +2,7 @@
 //
 // run() follows ARCHITECTURE.md's life of a prompt: reuse, prefill, generate, store.
 //
-//   threads  lives on the thread that computes; at most one at a time for each engine
+//   threads  lives on the request's thread; at most one at a time for each slot
 #pragma once
 
 #include <optional>
@@ -22,8 +22,9 @@ namespace headstart::exec {
 
 class Session {
  public:
-  Session(EngineParts& engine, const CompletionRequest& request)
+  Session(EngineParts& engine, Slot& slot, const CompletionRequest& request)
       : e_(engine),
+        slot_(slot),
         r_(request),
         mode_(request.reuse.value_or(engine.options.reuse)),
         stream_(request.stop),
@@ -36,7 +37,8 @@ class Session {
  private:
   bool storing() const { return e_.store != nullptr && mode_ != store::ReuseMode::kOff; }
   double ms_since_start() const { return (e_.clock.now_s() - start_s_) * 1e3; }
-  void reuse();
+  Result<void> reuse();
+  store::Match longest_match();
   void collect_from(const store::Match& match, const Loaded& loaded);
   Result<void> prefill();
   Result<void> generate();
@@ -44,22 +46,21 @@ class Session {
   std::span<const float> logits_after() const;
   void settle();
   void propose();
-  // Computes and returns the seconds that it took.
-  Result<double> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
-                      WantLogits want);
+  Result<StepResult> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class);
   void collect(NumericClass numeric_class, size_t n_token, double measured_s);
   double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
   bool deliver(const std::string& text) { return text.empty() || !r_.on_text || r_.on_text(text); }
 
   EngineParts& e_;
+  Slot& slot_;
   const CompletionRequest& r_;
   const store::ReuseMode mode_;
   TextStream stream_;
   std::vector<Token> sequence_;  // prompt and what was generated
   std::optional<ChunkCollector> collector_;
+  std::optional<PrefillSharing::Entry> sharing_;  // until the prompt is computed
   plan::PrefillPlan plan_;
-  std::vector<uint32_t> positions_;  // of the step that runs
-  std::vector<float> logits_;        // of the newest step
+  std::vector<float> logits_;  // of the newest step
   std::optional<PromptLookup> lookup_;
   plan::ProposalLength proposal_length_;
   // The newest decode step: the token that was picked, then proposals. The first n_used are those

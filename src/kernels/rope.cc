@@ -175,25 +175,33 @@ RopeTable::RopeTable(RopeConfig config) : config_(std::move(config)) {
   HS_CHECK(config_.n_rot % 2 == 0 && config_.n_rot <= config_.d_head, "rope dimensions");
   HS_CHECK(config_.freq_factors.empty() || config_.freq_factors.size() == config_.n_rot / 2,
            "rope frequency factors");
+  blocks_.resize(kPositionsMax / kBlock);
 }
 
 void RopeTable::reserve(uint32_t n_pos) {
-  if (n_pos <= n_pos_) return;
-  // In steps, so that decoding does not grow the table for each token.
-  constexpr uint32_t kStep = 256;
-  n_pos = pad_to(n_pos, kStep);
+  if (n_pos <= this->n_pos()) return;
+  HS_CHECK(n_pos <= kPositionsMax, "rope positions");
+  const std::lock_guard lock(reserving_);
+  for (uint32_t first = this->n_pos(); first < n_pos; first += kBlock) {
+    auto block = std::make_unique_for_overwrite<float[]>(size_t{kBlock} * config_.n_rot);
+    fill_block(first, block.get());
+    blocks_[first / kBlock] = std::move(block);
+    n_pos_.store(first + kBlock, std::memory_order_release);
+  }
+}
+
+void RopeTable::fill_block(uint32_t pos_first, float* out) const {
   const uint32_t n_pair = config_.n_rot / 2;
-  angles_.resize(size_t{n_pos} * config_.n_rot);
   const float theta_scale =
       std::pow(config_.freq_base, -2.0f / static_cast<float>(std::max(1u, config_.n_rot)));
   const std::vector<float> mix = yarn_mix(config_);
   float magnitude = config_.attn_factor;
   if (config_.ext_factor != 0.0f) magnitude *= 1.0f + 0.1f * std::log(1.0f / config_.freq_scale);
-  for (uint32_t pos = n_pos_; pos < n_pos; ++pos) {
-    float* cos_row = angles_.data() + size_t{pos} * config_.n_rot;
+  for (uint32_t row = 0; row < kBlock; ++row) {
+    float* cos_row = out + size_t{row} * config_.n_rot;
     float* sin_row = cos_row + n_pair;
     // Repeated multiplication, as ggml does it: the angles then agree with those of Q to the bit.
-    float theta = static_cast<float>(pos);
+    float theta = static_cast<float>(pos_first + row);
     for (uint32_t i = 0; i < n_pair; ++i) {
       const float factor = config_.freq_factors.empty() ? 1.0f : config_.freq_factors[i];
       const float scaled = config_.freq_scale * (theta / factor);
@@ -203,7 +211,6 @@ void RopeTable::reserve(uint32_t n_pos) {
       theta *= theta_scale;
     }
   }
-  n_pos_ = n_pos;
 }
 
 void rotate_token(const RopeTable& table, uint32_t pos, uint32_t n_head, const Half* in,

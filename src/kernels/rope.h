@@ -4,11 +4,14 @@
 // places: this one. Angles come from a RopeTable, made once for each position and model.
 //
 //   shapes   outermost first
-//   threads  pure
+//   threads  any at once
 //   source   angle definition: ggml_rope_ext (frequency factors, linear and YaRN scaling)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -38,21 +41,31 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// cos and sin for positions [0, n_pos), grown on demand.
+// cos and sin for positions [0, n_pos), grown on demand. Positions lie in blocks that never move,
+// so that some threads read while another reserves.
 class RopeTable {
  public:
+  static constexpr uint32_t kPositionsMax = 1u << 24;
+
   explicit RopeTable(RopeConfig config);
-  // Makes positions below n_pos available. Not thread-safe against rotate of new positions.
+  // Makes positions below n_pos, at most kPositionsMax, available to this thread.
   void reserve(uint32_t n_pos);
-  uint32_t n_pos() const { return n_pos_; }
+  uint32_t n_pos() const { return n_pos_.load(std::memory_order_acquire); }
   const RopeConfig& config() const { return config_; }
-  const float* cos_of(uint32_t pos) const { return angles_.data() + size_t{pos} * config_.n_rot; }
+  // pos is below what this thread has reserved.
+  const float* cos_of(uint32_t pos) const {
+    return blocks_[pos / kBlock].get() + size_t{pos % kBlock} * config_.n_rot;
+  }
   const float* sin_of(uint32_t pos) const { return cos_of(pos) + config_.n_rot / 2; }
 
  private:
+  static constexpr uint32_t kBlock = 1024;
+  void fill_block(uint32_t pos_first, float* out) const;  // [kBlock, 2, n_rot / 2]
+
   RopeConfig config_;
-  uint32_t n_pos_ = 0;
-  std::vector<float> angles_;  // [n_pos, 2, n_rot / 2]
+  std::mutex reserving_;
+  std::atomic<uint32_t> n_pos_ = 0;
+  std::vector<std::unique_ptr<float[]>> blocks_;  // [kPositionsMax / kBlock]
 };
 
 // out[h] = f16(rope(in[h], pos)) for the n_head heads of one token. in and out may be the same.

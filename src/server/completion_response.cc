@@ -33,6 +33,7 @@ json usage_of(const exec::Completion& c) {
 json extension_of(const AnswerHead& head, const exec::Completion& c, double queue_ms) {
   return {{"ttft_ms", queue_ms + c.ttft_ms},
           {"queue_ms", queue_ms},
+          {"wait_ms", c.wait_ms},
           {"lookup_ms", c.lookup_ms},
           {"load_ms", c.load_ms},
           {"compute_ms", c.compute_ms},

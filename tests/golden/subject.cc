@@ -101,8 +101,7 @@ void Subject::run(std::span<const Token> tokens, const Piece& piece, exec::Hidde
   step.tokens = of_piece;
   step.positions = piece.positions;
   step.hidden = &hidden;
-  step.kv = kv_.get();
-  step.capture = capture_.get();
+  step.sequences = {{static_cast<uint32_t>(of_piece.size()), kv_.get(), capture_.get()}};
   std::vector<float> logits;
   if (last_layer && n_row > 0) {
     const bool only_last = row_first + 1 == tokens.size();
@@ -146,8 +145,7 @@ std::vector<float> Subject::decode(std::span<const Token> tokens, uint32_t pos_f
     step.tokens = columns;
     step.positions = positions;
     step.numeric_class = exec::NumericClass::kDecode;
-    step.kv = kv_.get();
-    step.capture = capture_.get();
+    step.sequences = {{static_cast<uint32_t>(columns.size()), kv_.get(), capture_.get()}};
     step.want_logits = exec::WantLogits::kAll;
     step.logits = &logits;
     check_ok(executor_->run(step));

@@ -1,0 +1,208 @@
+#include "exec/step_scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <new>
+#include <numeric>
+
+#include "plan/prefill_plan.h"
+
+namespace headstart::exec {
+namespace {
+
+// What answers wait for others that are about to ask for their next token: sampling takes a few
+// milliseconds at most, and a client that does not read never holds its request up.
+constexpr double kGatherS = 20e-3;
+
+}  // namespace
+
+struct StepScheduler::Waiting {
+  const StepRequest& request;
+  plan::WaitingStep step;
+  double since_s = 0;
+  bool computing = false;
+  bool done = false;
+  Result<void> outcome = {};
+  StepResult result = {};
+};
+
+StepScheduler::StepScheduler(LayerExecutor& executor, const Clock& clock, uint32_t n_layer,
+                             uint32_t n_vocab)
+    : executor_(executor), clock_(clock), n_layer_(n_layer), n_vocab_(n_vocab) {}
+
+StepScheduler::Answering::Answering(StepScheduler& scheduler) : scheduler_(scheduler) {
+  const std::lock_guard lock(scheduler_.mutex_);
+  ++scheduler_.n_answering_;
+}
+
+StepScheduler::Answering::~Answering() {
+  const std::lock_guard lock(scheduler_.mutex_);
+  --scheduler_.n_answering_;
+  scheduler_.changed_.notify_all();
+}
+
+Result<StepResult> StepScheduler::run(const StepRequest& request) {
+  const auto n_token = static_cast<uint32_t>(request.tokens.size());
+  const bool decode = request.numeric_class == NumericClass::kDecode;
+  Waiting own{.request = request, .step = {decode, n_token, 0}};
+  const std::stop_callback wake(request.cancel, [this] {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  });
+  std::unique_lock lock(mutex_);
+  own.since_s = clock_.now_s();
+  own.step.order = decode ? n_arrived_++ : plan::prompt_order(n_prompt_token_, n_token);
+  waiting_.push_back(&own);
+  while (!own.done) {
+    if (!own.computing && request.cancel.stop_requested()) {
+      std::erase(waiting_, &own);
+      changed_.notify_all();
+      return Error{Code::kCancelled, "cancelled"};
+    }
+    const double now_s = clock_.now_s();
+    const auto chosen = computing_ ? std::vector<Waiting*>{} : choose(now_s);
+    if (computing_ || own.computing) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (chosen.empty()) {
+      const double left_s = std::max(gather_end_s() - now_s, 1e-4);
+      changed_.wait_for(lock, std::chrono::duration<double>(left_s));
+      continue;
+    }
+    computing_ = true;
+    for (Waiting* step : chosen) {
+      step->computing = true;
+      step->result.wait_s = now_s - step->since_s;
+      if (!step->step.decode) step->step.n_token = n_slice_max();
+      std::erase(waiting_, step);
+    }
+    lock.unlock();
+    compute(chosen);
+    lock.lock();
+    free_since_s_ = clock_.now_s();
+    observe(chosen, free_since_s_ - now_s);
+    computing_ = false;
+    for (Waiting* step : chosen) step->done = true;
+    changed_.notify_all();
+  }
+  if (!own.outcome.ok()) return own.outcome.error();
+  return own.result;
+}
+
+// Until then those that wait, answers before prompts, wait for answers that are about to come.
+double StepScheduler::gather_end_s() const {
+  const bool any_decode = std::ranges::any_of(waiting_, [](auto* w) { return w->step.decode; });
+  double first_s = std::numeric_limits<double>::max();
+  for (const Waiting* w : waiting_) {
+    if (w->step.decode == any_decode) first_s = std::min(first_s, w->since_s);
+  }
+  return std::max(first_s, free_since_s_) + kGatherS;
+}
+
+// Tokens of a prompt that may be computed at once.
+uint32_t StepScheduler::n_slice_max() const {
+  const uint32_t n_max = executor_.n_token_max();
+  return n_answering_ == 0 ? n_max : std::min(n_max, slice_length_.n_token());
+}
+
+std::vector<StepScheduler::Waiting*> StepScheduler::choose(double now_s) const {
+  std::vector<plan::WaitingStep> steps;
+  for (const Waiting* w : waiting_) steps.push_back(w->step);
+  std::vector<Waiting*> chosen;
+  for (const uint32_t i : plan::choose_steps({.waiting = steps,
+                          .n_decoding = n_answering_,
+                          .waited_enough = now_s >= gather_end_s(),
+                          .after_prefill = after_prefill_,
+                          .n_decode_max = executor_.n_decode_max()})) {
+    chosen.push_back(waiting_[i]);
+  }
+  return chosen;
+}
+
+void StepScheduler::compute(std::span<Waiting* const> steps) {
+  const double begin_s = clock_.now_s();
+  try {
+    if (steps.front()->step.decode) {
+      compute_answers(steps);
+    } else {
+      compute_prompt(*steps.front());
+    }
+  } catch (const std::bad_alloc&) {
+    for (Waiting* step : steps) {
+      step->outcome = Error{Code::kExhausted, "no memory to compute; use a smaller -b or -c"};
+    }
+  }
+  const double seconds = clock_.now_s() - begin_s;
+  uint32_t n_token = 0;
+  for (const Waiting* step : steps) n_token += step->result.n_token;
+  for (Waiting* step : steps) {
+    step->result.compute_s = seconds * step->result.n_token / std::max(1u, n_token);
+  }
+}
+
+void StepScheduler::compute_prompt(Waiting& waiting) {
+  const StepRequest& r = waiting.request;
+  const auto n_prompt = r.pos + static_cast<uint32_t>(r.tokens.size());
+  const uint32_t n_max = waiting.step.n_token;
+  const uint32_t end = plan::slice_end(r.pos, n_prompt, executor_.grain(), n_max);
+  positions_.resize(end - r.pos);
+  std::iota(positions_.begin(), positions_.end(), r.pos);
+  LayerStep s;
+  s.layer_end = n_layer_;
+  s.tokens = r.tokens.first(positions_.size());
+  s.positions = positions_;
+  s.sequences = {{end - r.pos, r.kv, r.capture}};
+  s.want_logits = r.want_logits && end == n_prompt ? WantLogits::kLast : WantLogits::kNone;
+  s.logits = r.logits;
+  s.cancel = r.cancel;
+  s.attention = r.attention;
+  waiting.result.n_token = end - r.pos;
+  waiting.outcome = executor_.run(s);
+}
+
+void StepScheduler::compute_answers(std::span<Waiting* const> steps) {
+  LayerStep s;
+  s.layer_end = n_layer_;
+  s.numeric_class = NumericClass::kDecode;
+  s.want_logits = WantLogits::kAll;
+  tokens_.clear();
+  positions_.clear();
+  for (Waiting* step : steps) {
+    const StepRequest& r = step->request;
+    step->result.n_token = static_cast<uint32_t>(r.tokens.size());
+    tokens_.insert(tokens_.end(), r.tokens.begin(), r.tokens.end());
+    for (uint32_t i = 0; i < r.tokens.size(); ++i) positions_.push_back(r.pos + i);
+    s.sequences.push_back({step->result.n_token, r.kv, r.capture});
+  }
+  s.tokens = tokens_;
+  s.positions = positions_;
+  s.logits = steps.size() == 1 ? steps.front()->request.logits : &logits_;
+  const auto outcome = executor_.run(s);
+  auto row = logits_.begin();
+  for (Waiting* step : steps) {
+    step->outcome = outcome;
+    if (!outcome.ok() || steps.size() == 1) continue;
+    const auto end = row + static_cast<std::ptrdiff_t>(size_t{step->result.n_token} * n_vocab_);
+    step->request.logits->assign(row, end);
+    row = end;
+  }
+}
+
+// What the next choices go by.
+void StepScheduler::observe(std::span<Waiting* const> steps, double seconds) {
+  const Waiting& first = *steps.front();
+  after_prefill_ = !first.step.decode;
+  if (first.step.decode) {
+    decode_s_ = decode_s_ == 0 ? seconds : decode_s_ + (seconds - decode_s_) / 8;
+    return;
+  }
+  n_prompt_token_ += first.result.n_token;
+  // The last slice of a prompt is as long as it is.
+  if (n_answering_ > 0 && first.result.n_token < first.request.tokens.size()) {
+    slice_length_.observe(first.result.n_token, seconds, decode_s_);
+  }
+}
+
+}  // namespace headstart::exec

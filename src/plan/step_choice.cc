@@ -1,0 +1,53 @@
+#include "plan/step_choice.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace headstart::plan {
+namespace {
+
+std::vector<uint32_t> in_order(const StepQuestion& q, bool decode) {
+  std::vector<uint32_t> steps;
+  for (uint32_t i = 0; i < q.waiting.size(); ++i) {
+    if (q.waiting[i].decode == decode) steps.push_back(i);
+  }
+  std::ranges::stable_sort(steps, {}, [&](uint32_t i) { return q.waiting[i].order; });
+  return steps;
+}
+
+// As many as fit, at least the first.
+std::vector<uint32_t> fitting(const StepQuestion& q, const std::vector<uint32_t>& steps) {
+  std::vector<uint32_t> chosen;
+  uint32_t n_token = 0;
+  for (const uint32_t i : steps) {
+    if (!chosen.empty() && n_token + q.waiting[i].n_token > q.n_decode_max) continue;
+    n_token += q.waiting[i].n_token;
+    chosen.push_back(i);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+uint64_t prompt_order(uint64_t n_computed_before, uint64_t n_token) {
+  return n_computed_before + n_token;
+}
+
+std::vector<uint32_t> choose_steps(const StepQuestion& q) {
+  const auto decode = in_order(q, true), prompts = in_order(q, false);
+  const bool prompt_is_due = !prompts.empty() && (!q.after_prefill || q.n_decoding == 0);
+  if (prompt_is_due) return {prompts.front()};
+  const bool all_wait = decode.size() >= q.n_decoding || q.waited_enough;
+  if (!decode.empty() && all_wait) return fitting(q, decode);
+  // Nobody who generates comes back: a stalled client must not stop the prompts.
+  if (decode.empty() && !prompts.empty() && q.waited_enough) return {prompts.front()};
+  return {};
+}
+
+void SliceLength::observe(uint32_t n_token, double slice_s, double decode_s) {
+  if (n_token == 0 || slice_s <= 0 || decode_s <= 0) return;
+  const double change = std::clamp(kGapSteps * decode_s / slice_s, 0.5, 2.0);
+  n_token_ = std::clamp(static_cast<uint32_t>(std::lround(n_token * change)), kShortest, kLongest);
+}
+
+}  // namespace headstart::plan
