@@ -16,6 +16,9 @@ Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 Result<std::vector<Row>> bench_lookup(const BenchOptions& options);
 // Block-sparse prefill of 8000 tokens of text against dense: time, key blocks, KL.
 Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
+// Four streams at once, a long prompt beside a running stream, eight requests with one cold prefix:
+// each against one request alone. Wall time.
+Result<std::vector<Row>> bench_parallel(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

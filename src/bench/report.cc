@@ -44,6 +44,7 @@ const std::vector<Bench>& all_benches() {
       {"accuracy", "distance from f32 arithmetic against libllama's", bench_accuracy},
       {"lookup", "generated tokens per second with prompt lookup against without", bench_lookup},
       {"sparse", "block-sparse prefill against dense", bench_sparse},
+      {"parallel", "several requests at once against one alone", bench_parallel},
       {"reuse", "time to first token with reuse against own cold run", bench_reuse},
       {"store", "a cold prompt with the store on against off", bench_store},
       {"load", "loading chunks into the live cache against memcpy", bench_load},

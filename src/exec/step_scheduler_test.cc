@@ -1,0 +1,164 @@
+// Proves how steps of several requests meet on one executor: answers share steps, prompts come in
+// slices between them, everybody gets his own logits, cancelling and errors reach those that they
+// concern. The executor is one that a test holds and that writes down what it was asked. To add a
+// case, add a TEST.
+#include "exec/step_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+namespace headstart::exec {
+namespace {
+
+constexpr uint32_t kVocab = 3;
+
+class RecordingExecutor final : public LayerExecutor {
+ public:
+  struct Step {
+    bool decode;
+    std::vector<Token> tokens;
+    std::vector<uint32_t> positions;
+    size_t n_sequence;
+  };
+
+  std::string identity() const override { return "recording"; }
+  uint32_t grain() const override { return 1; }
+  uint32_t n_token_max() const override { return 512; }
+  uint32_t n_decode_max() const override { return 4; }
+  // The logits of a token are its id, three times.
+  Result<void> run(const LayerStep& step) override {
+    ++n_begun_;
+    while (held_ && !step.cancel.stop_requested()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
+    if (throws_) throw std::bad_alloc();
+    steps_.push_back({step.numeric_class == NumericClass::kDecode,
+                      {step.tokens.begin(), step.tokens.end()},
+                      {step.positions.begin(), step.positions.end()},
+                      step.sequences.size()});
+    if (step.want_logits == WantLogits::kNone) return {};
+    const auto tokens = step.want_logits == WantLogits::kAll ? step.tokens : step.tokens.last(1);
+    step.logits->clear();
+    for (const Token t : tokens) step.logits->insert(step.logits->end(), kVocab, float(t));
+    return {};
+  }
+
+  std::vector<Step> steps_;  // read while nothing runs
+  std::atomic<int> n_begun_ = 0;
+  std::atomic<bool> held_ = false, throws_ = false;
+};
+
+struct Bed {
+  RecordingExecutor executor;
+  SystemClock clock;
+  StepScheduler scheduler{executor, clock, 1, kVocab};
+
+  Result<StepResult> run(NumericClass numeric_class, const std::vector<Token>& tokens,
+                         std::vector<float>& logits, std::stop_token cancel = {}) {
+    StepRequest r;
+    r.numeric_class = numeric_class;
+    r.tokens = tokens;
+    r.pos = 10;
+    r.want_logits = true;
+    r.logits = &logits;
+    r.cancel = std::move(cancel);
+    return scheduler.run(r);
+  }
+  void until_begun(int n) {
+    while (executor.n_begun_ < n) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+};
+
+TEST(StepScheduler, AnswersShareAStepAndGetTheirOwnLogits) {
+  Bed bed;
+  std::vector<std::vector<float>> logits(3);
+  const std::vector<std::vector<Token>> tokens = {{1}, {2, 3}, {4}};
+  {
+    std::vector<std::unique_ptr<StepScheduler::Answering>> answering;
+    for (int i = 0; i < 3; ++i) {
+      answering.push_back(std::make_unique<StepScheduler::Answering>(bed.scheduler));
+    }
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        const auto done = bed.run(NumericClass::kDecode, tokens[i], logits[i]);
+        EXPECT_TRUE(done.ok());
+        EXPECT_EQ(done->n_token, tokens[i].size());
+      });
+    }
+    for (std::thread& t : threads) t.join();
+  }
+  ASSERT_EQ(bed.executor.steps_.size(), 1u) << "each waited for the others";
+  EXPECT_EQ(bed.executor.steps_[0].n_sequence, 3u);
+  EXPECT_EQ(bed.executor.steps_[0].tokens.size(), 4u);
+  EXPECT_EQ(logits[0], (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(logits[1], (std::vector<float>{2, 2, 2, 3, 3, 3}));
+  EXPECT_EQ(logits[2], (std::vector<float>{4, 4, 4}));
+}
+
+TEST(StepScheduler, AnAnswerThatStaysAwayDelaysTheOthersOnlyAMoment) {
+  Bed bed;
+  const StepScheduler::Answering one(bed.scheduler), never_comes(bed.scheduler);
+  std::vector<float> logits;
+  const auto done = bed.run(NumericClass::kDecode, {1}, logits);
+  ASSERT_TRUE(done.ok());
+  EXPECT_GT(done->wait_s, 0.01);
+  EXPECT_LT(done->wait_s, 1.0);
+}
+
+TEST(StepScheduler, APromptAloneIsComputedInTheLargestSlices) {
+  Bed bed;
+  std::vector<Token> tokens(700, 5);
+  std::vector<float> logits;
+  const auto first = bed.run(NumericClass::kPrefill, tokens, logits);
+  EXPECT_EQ(first->n_token, 512u);
+  EXPECT_TRUE(logits.empty()) << "of a slice in the middle";
+  tokens.resize(188);
+  EXPECT_EQ(bed.run(NumericClass::kPrefill, tokens, logits)->n_token, 188u);
+  EXPECT_EQ(logits.size(), kVocab);
+}
+
+TEST(StepScheduler, APromptBesideAnAnswerIsComputedInShortSlices) {
+  Bed bed;
+  const StepScheduler::Answering answering(bed.scheduler);
+  const std::vector<Token> tokens(700, 5);
+  std::vector<float> logits;
+  EXPECT_LT(bed.run(NumericClass::kPrefill, tokens, logits)->n_token, 100u);
+}
+
+TEST(StepScheduler, CancellingEndsWhatRunsAndWhatWaits) {
+  Bed bed;
+  bed.executor.held_ = true;
+  std::stop_source running, waiting;
+  std::vector<float> a, b;
+  Result<StepResult> first = StepResult{}, second = StepResult{};
+  std::thread one([&] { first = bed.run(NumericClass::kPrefill, {1, 2}, a, running.get_token()); });
+  bed.until_begun(1);
+  std::thread two([&] {
+    second = bed.run(NumericClass::kPrefill, {3, 4}, b, waiting.get_token());
+  });
+  waiting.request_stop();
+  two.join();
+  EXPECT_EQ(second.error().code, Code::kCancelled) << "although another one is being computed";
+  running.request_stop();
+  one.join();
+  EXPECT_EQ(first.error().code, Code::kCancelled);
+  bed.executor.held_ = false;
+  EXPECT_TRUE(bed.run(NumericClass::kPrefill, {1}, a).ok()) << "the next one is computed";
+}
+
+TEST(StepScheduler, AFailureIsAnAnswerAndNotTheEnd) {
+  Bed bed;
+  bed.executor.throws_ = true;
+  std::vector<float> logits;
+  EXPECT_EQ(bed.run(NumericClass::kPrefill, {1}, logits).error().code, Code::kExhausted);
+  bed.executor.throws_ = false;
+  EXPECT_TRUE(bed.run(NumericClass::kPrefill, {1}, logits).ok());
+}
+
+}  // namespace
+}  // namespace headstart::exec
