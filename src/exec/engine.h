@@ -68,6 +68,14 @@ struct CompletionRequest {
   std::function<bool(std::string_view piece)> on_text;
 };
 
+// Why no more of a prompt was reused: the stored prompt that it follows longest goes on
+// differently.
+struct PromptDivergence {
+  uint32_t pos = 0;         // of the first token that differs
+  std::string prompt_text;  // from there on, a few tokens
+  std::string stored_text;
+};
+
 enum class FinishReason { kStop, kLength };
 
 struct Completion {
@@ -77,9 +85,10 @@ struct Completion {
   uint32_t n_prompt = 0;
   uint32_t n_cached = 0;          // prompt tokens not computed
   uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only
-  uint32_t n_proposed = 0;        // tokens computed on trial while decoding
-  uint32_t n_accepted = 0;        // of these, tokens that the sampler then picked
-  double ttft_ms = 0;             // prompt given to first token sampled
+  std::optional<PromptDivergence> divergence;
+  uint32_t n_proposed = 0;  // tokens computed on trial while decoding
+  uint32_t n_accepted = 0;  // of these, tokens that the sampler then picked
+  double ttft_ms = 0;       // prompt given to first token sampled
   // Parts of ttft_ms; wait: for a slot, for steps of other requests, for a prefix that another one
   // was computing.
   double wait_ms = 0, lookup_ms = 0, load_ms = 0, compute_ms = 0;

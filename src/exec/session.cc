@@ -59,12 +59,24 @@ Result<void> Session::reuse() {
     // reuse ends. The chunk that failed is gone from its tier, so the next match ends before it.
     if (loaded.n_token == plan_.n_reuse) break;
   }
+  explain(match);
   if (storing()) collect_from(match, loaded);
   out_.n_cached = plan_.n_reuse;
   out_.n_cached_rounded = plan_.n_reuse > plan_.n_strict ? plan_.n_reuse - plan_.n_strict : 0;
   slot_.n_token_computed = plan_.n_reuse;
   if (!collector_) sharing_.reset();  // it stores nothing that others could wait for
   return {};
+}
+
+void Session::explain(const store::Match& match) {
+  if (!match.divergence) return;
+  constexpr size_t kShownTokens = 16;
+  const auto text = [&](std::span<const Token> tokens) {
+    return valid_utf8(e_.tokenizer->decode(tokens.first(std::min(kShownTokens, tokens.size()))));
+  };
+  out_.divergence = {match.divergence->pos,
+                     text(std::span(r_.tokens).subspan(match.divergence->pos)),
+                     text(match.divergence->stored)};
 }
 
 // Chunks go on after the last one that is complete; a captured one is begun again, together with

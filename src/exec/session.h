@@ -39,6 +39,7 @@ class Session {
   double ms_since_start() const { return (e_.clock.now_s() - start_s_) * 1e3; }
   Result<void> reuse();
   store::Match longest_match();
+  void explain(const store::Match& match);
   void collect_from(const store::Match& match, const Loaded& loaded);
   Result<void> prefill();
   Result<void> generate();

@@ -24,7 +24,8 @@ size_t overlap(std::string_view text, std::string_view stop) {
   return 0;
 }
 
-// Replaces what is not UTF-8 by U+FFFD, so that every receiver can take the text.
+}  // namespace
+
 std::string valid_utf8(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -52,8 +53,6 @@ std::string valid_utf8(std::string_view text) {
   }
   return out;
 }
-
-}  // namespace
 
 std::string TextStream::send(size_t n) {
   const std::string out = valid_utf8(std::string_view(held_).substr(0, n));

@@ -12,6 +12,9 @@
 
 namespace headstart::exec {
 
+// Replaces what is not UTF-8 by U+FFFD, so that every receiver can take the text.
+std::string valid_utf8(std::string_view text);
+
 class TextStream {
  public:
   explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}

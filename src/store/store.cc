@@ -86,7 +86,16 @@ struct Store::Walk {
     match.n_strict = steps[best].n_strict;
     for (int i = best; i >= 0; i = steps[i].previous) match.chunks.push_back(steps[i].use);
     std::reverse(match.chunks.begin(), match.chunks.end());
+    match.divergence = divergence_of(match.chunks.back());
     return match;
+  }
+
+  // Inside the last chunk of a match.
+  std::optional<Divergence> divergence_of(const MatchedChunk& last) const {
+    const std::vector<Token>& stored = *last.chunk.tokens;
+    const auto n = n_shared(stored, query.tokens.subspan(last.pos_first));
+    if (n == stored.size() || last.pos_first + n == query.tokens.size()) return std::nullopt;
+    return Divergence{last.pos_first + n, {stored.begin() + n, stored.end()}};
   }
 
   static std::pair<uint32_t, uint32_t> reach(const Step& step) {

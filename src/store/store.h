@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -45,10 +46,17 @@ struct MatchedChunk {
   uint32_t n_strict = 0;   // of these, the first n_strict have the bits of a cold run
 };
 
+// Where a query leaves the stored prompt that it follows longest.
+struct Divergence {
+  uint32_t pos = 0;           // of the first token that differs
+  std::vector<Token> stored;  // from there on, up to the end of that chunk
+};
+
 struct Match {
-  std::vector<MatchedChunk> chunks;  // in order of position, without gaps
-  uint32_t n_token = 0;              // sum of n_use
-  uint32_t n_strict = 0;             // length of the leading part with the bits of a cold run
+  std::vector<MatchedChunk> chunks;      // in order of position, without gaps
+  std::optional<Divergence> divergence;  // nothing: nothing that is stored goes on differently
+  uint32_t n_token = 0;                  // sum of n_use
+  uint32_t n_strict = 0;                 // length of the leading part with the bits of a cold run
 };
 
 struct StoreStats {

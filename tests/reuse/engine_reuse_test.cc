@@ -152,6 +152,28 @@ TEST_P(EveryArchitecture, BatchSizeAndThreadsDoNotChangeTheAnswer) {
   }
 }
 
+// Case 19: a timestamp at the top costs the whole prompt, and the answer says which token did it.
+TEST_P(EveryArchitecture, SaysWhereAPromptLeavesTheStoredOne) {
+  Bed bed(tiny_model(GetParam()));
+  auto prompt = [](const std::string& text) {
+    std::vector<Token> tokens{kTinyBos};
+    for (const char c : text) tokens.push_back(kTinyFirstByte + static_cast<unsigned char>(c));
+    return tokens;
+  };
+  const auto engine = bed.warm_engine();
+  const std::string rest = ". " + std::string(300, 'x');
+  const auto first = run(*engine, prompt("It is 10:41" + rest));
+  EXPECT_FALSE(first.divergence.has_value()) << "nothing was stored";
+  const auto second = run(*engine, prompt("It is 10:42" + rest));
+  ASSERT_TRUE(second.divergence.has_value());
+  EXPECT_EQ(second.n_cached, 11u);
+  EXPECT_EQ(second.divergence->pos, 11u);
+  EXPECT_EQ(second.divergence->prompt_text, "2. " + std::string(13, 'x'));
+  EXPECT_EQ(second.divergence->stored_text, "1. " + std::string(13, 'x'));
+  const auto again = run(*engine, prompt("It is 10:42" + rest));
+  EXPECT_FALSE(again.divergence.has_value()) << "all of it is stored";
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, EveryArchitecture,
                          testing::Values("llama", "qwen2", "qwen3", "gemma3"));
 
