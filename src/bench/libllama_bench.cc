@@ -1,6 +1,7 @@
 // Prefill and decode speed of our executor against libllama from the same source.
 #include <llama.h>
 
+#include "base/rounding.h"
 #include "bench/model_benches.h"
 #include "exec/executor_choice.h"
 #include "exec/kv_shape.h"
@@ -10,20 +11,20 @@
 namespace headstart::bench {
 namespace {
 
-constexpr uint32_t kContext = 8704;
+constexpr uint32_t kContextMin = 8704;
 constexpr uint32_t kBatch = 512;
 
 // The reference: one llama_context, cleared before every prompt.
 class Libllama {
  public:
   static Result<std::unique_ptr<Libllama>> open(const std::filesystem::path& path,
-                                                uint32_t n_threads) {
+                                                uint32_t n_threads, uint32_t n_ctx) {
     model::quiet_libllama();
     std::unique_ptr<Libllama> l(new Libllama);
     l->model_ = llama_model_load_from_file(path.c_str(), llama_model_default_params());
     if (l->model_ == nullptr) return Error{Code::kIo, "libllama cannot load " + path.string()};
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = kContext;
+    params.n_ctx = n_ctx;
     params.n_batch = params.n_ubatch = kBatch;
     params.n_threads = params.n_threads_batch = static_cast<int32_t>(n_threads);
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -65,7 +66,8 @@ class Libllama {
 // Our side: the executor as the engine drives it, K,V captured for the store.
 class Ours {
  public:
-  static Result<std::unique_ptr<Ours>> open(const std::filesystem::path& path, uint32_t n_threads) {
+  static Result<std::unique_ptr<Ours>> open(const std::filesystem::path& path, uint32_t n_threads,
+                                            uint32_t n_ctx) {
     std::unique_ptr<Ours> o(new Ours);
     HS_ASSIGN_OR_RETURN(o->model_, model::Model::open(path));
     o->tables_ = std::make_unique<exec::RopeTables>(o->model_->params());
@@ -74,7 +76,7 @@ class Ours {
     const model::ModelParams& p = o->model_->params();
     const kv::KvShape shape = exec::kv_shape_of(p);
     HS_ASSIGN_OR_RETURN(o->kv_,
-                        kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, kContext));
+                        kv::LiveKv::open(shape, kv::LiveType::kF16, kv::LiveType::kF16, n_ctx));
     o->capture_ = std::make_unique<kv::Capture>(shape, kBatch);
     return o;
   }
@@ -123,8 +125,10 @@ class Race {
   static Result<std::unique_ptr<Race>> open(const std::filesystem::path& model,
                                             const BenchOptions& o) {
     std::unique_ptr<Race> race(new Race(model, o));
-    HS_ASSIGN_OR_RETURN(race->theirs_, Libllama::open(model, o.n_threads));
-    HS_ASSIGN_OR_RETURN(race->ours_, Ours::open(model, o.n_threads));
+    uint32_t n_ctx = kContextMin;
+    for (const uint32_t n : o.rows) n_ctx = std::max(n_ctx, pad_to(n + kBatch, kBatch));
+    HS_ASSIGN_OR_RETURN(race->theirs_, Libllama::open(model, o.n_threads, n_ctx));
+    HS_ASSIGN_OR_RETURN(race->ours_, Ours::open(model, o.n_threads, n_ctx));
     return race;
   }
 
@@ -178,10 +182,12 @@ Result<std::vector<Row>> bench_prefill(const BenchOptions& o) {
   auto repeat = [&](uint32_t usual) { return o.n_repeat != 0 ? o.n_repeat : usual; };
   for (const auto& path : o.models) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
-    for (const auto& [n, usual] : {std::pair{512u, 7u}, {2048u, 3u}, {8000u, 1u}}) {
+    for (const uint32_t n : o.rows_or({512, 2048, 8000})) {
+      const uint32_t usual = n < 2048 ? 7 : n < 8000 ? 3 : 1;
       rows.push_back(race->run("prefill " + std::to_string(n) + " tokens, against libllama", 0, n,
                                kBatch, repeat(usual)));
     }
+    if (!o.rows.empty()) continue;
     rows.push_back(
         race->run("prefill 16 tokens after 2048, against libllama", 2048, 16, 16, repeat(7)));
   }
@@ -192,7 +198,7 @@ Result<std::vector<Row>> bench_decode(const BenchOptions& o) {
   std::vector<Row> rows;
   for (const auto& path : o.models) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
-    for (const uint32_t n_prefix : {512u, 8000u}) {
+    for (const uint32_t n_prefix : o.rows_or({512, 8000})) {
       rows.push_back(
           race->run("decode 64 tokens after " + std::to_string(n_prefix) + ", against libllama",
                     n_prefix, 64, 1, o.n_repeat != 0 ? o.n_repeat : 5));

@@ -9,6 +9,9 @@ namespace headstart::bench {
 // against libllama, same threads, flash attention on, batches of 512.
 Result<std::vector<Row>> bench_prefill(const BenchOptions& options);
 Result<std::vector<Row>> bench_decode(const BenchOptions& options);
+// Products of 512 rows and attention over 8000 tokens, each alone, against multiply-adds in
+// registers; the same attention against ggml's.
+Result<std::vector<Row>> bench_attention(const BenchOptions& options);
 // KL of prefill and decode to f32 arithmetic on the same weights, against libllama's.
 Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 // Text that quotes its prompt, and text that does not: decoding with prompt lookup against without,

@@ -39,17 +39,42 @@ std::string cpu_name() {
 
 const std::vector<Bench>& all_benches() {
   static const std::vector<Bench> benches = {
-      {"prefill", "prompt tokens per second against libllama", bench_prefill},
-      {"decode", "generated tokens per second against libllama", bench_decode},
-      {"accuracy", "distance from f32 arithmetic against libllama's", bench_accuracy},
-      {"lookup", "generated tokens per second with prompt lookup against without", bench_lookup},
-      {"sparse", "block-sparse prefill against dense", bench_sparse},
-      {"reuse", "time to first token with reuse against own cold run", bench_reuse},
-      {"store", "a cold prompt with the store on against off", bench_store},
-      {"load", "loading chunks into the live cache against memcpy", bench_load},
-      {"eviction", "hit rate on a request trace against LRU and Belady", run_eviction},
+      {"prefill", "prompt tokens per second against libllama", true, true, bench_prefill},
+      {"decode", "generated tokens per second against libllama", true, true, bench_decode},
+      {"attention", "products and attention of prefill against what the core could do", true, true,
+       bench_attention},
+      {"accuracy", "distance from f32 arithmetic against libllama's", false, false, bench_accuracy},
+      {"lookup", "generated tokens per second with prompt lookup against without", true, false,
+       bench_lookup},
+      {"sparse", "block-sparse prefill against dense", true, false, bench_sparse},
+      {"reuse", "time to first token with reuse against own cold run", true, false, bench_reuse},
+      {"store", "a cold prompt with the store on against off", true, false, bench_store},
+      {"load", "loading chunks into the live cache against memcpy", true, false, bench_load},
+      {"eviction", "hit rate on a request trace against LRU and Belady", false, false,
+       run_eviction},
   };
   return benches;
+}
+
+Result<void> check_options(const Bench& bench, const BenchOptions& options) {
+  const std::string name = bench.name;
+  if (options.n_repeat != 0 && !bench.repeats) {
+    return Error{Code::kInvalidArgument,
+                 "--repeat: '" + name + "' gives the same values each time; do without"};
+  }
+  if (!options.rows.empty() && !bench.takes_rows) {
+    return Error{Code::kInvalidArgument, "--rows: '" + name + "' has one length of prompt"};
+  }
+  for (const uint32_t n : options.rows) {
+    if (n < 1 || n > kRowsMax) {
+      return Error{Code::kInvalidArgument,
+                   "--rows: use 1 to " + std::to_string(kRowsMax) + " tokens"};
+    }
+  }
+  if (options.n_threads < 1 || options.n_threads > 512) {
+    return Error{Code::kInvalidArgument, "-t: use 1 to 512 threads"};
+  }
+  return {};
 }
 
 double now_s(uint32_t n_threads) {
