@@ -184,12 +184,13 @@ Result<std::vector<Row>> bench_prefill(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
     for (const uint32_t n : o.rows_or({512, 2048, 8000})) {
       const uint32_t usual = n < 2048 ? 7 : n < 8000 ? 3 : 1;
-      rows.push_back(race->run("prefill " + std::to_string(n) + " tokens, against libllama", 0, n,
-                               kBatch, repeat(usual)));
+      rows.push_back(
+          race->run("prefill " + std::to_string(n) + " tokens, against " + libllama_name(), 0, n,
+                    kBatch, repeat(usual)));
     }
     if (!o.rows.empty()) continue;
-    rows.push_back(
-        race->run("prefill 16 tokens after 2048, against libllama", 2048, 16, 16, repeat(7)));
+    rows.push_back(race->run("prefill 16 tokens after 2048, against " + libllama_name(), 2048, 16,
+                             16, repeat(7)));
   }
   return rows;
 }
@@ -199,9 +200,9 @@ Result<std::vector<Row>> bench_decode(const BenchOptions& o) {
   for (const auto& path : o.models) {
     HS_ASSIGN_OR_RETURN(const auto race, Race::open(path, o));
     for (const uint32_t n_prefix : o.rows_or({512, 8000})) {
-      rows.push_back(
-          race->run("decode 64 tokens after " + std::to_string(n_prefix) + ", against libllama",
-                    n_prefix, 64, 1, o.n_repeat != 0 ? o.n_repeat : 5));
+      rows.push_back(race->run(
+          "decode 64 tokens after " + std::to_string(n_prefix) + ", against " + libllama_name(),
+          n_prefix, 64, 1, o.n_repeat != 0 ? o.n_repeat : 5));
     }
   }
   return rows;

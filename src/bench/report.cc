@@ -1,5 +1,6 @@
 #include "bench/report.h"
 
+#include <llama.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -114,6 +115,12 @@ Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_
           (*high - *low) / median(ratios)};
 }
 
+std::string libllama_name() {
+  const std::string_view variant = HEADSTART_LLAMA_VARIANT;
+  if (variant == "avx2") return "libllama built for AVX2";
+  return variant == "openblas" ? "libllama with OpenBLAS" : "libllama";
+}
+
 void print_table(const std::string& name, const std::vector<Row>& rows) {
   std::printf("%s\n%-66s %-34s %3s %12s %12s %8s %7s %s\n", name.c_str(), "case", "model", "thr",
               "value", "reference", "ratio", "spread", "unit");
@@ -131,7 +138,10 @@ Result<void> write_json(const std::filesystem::path& file, const std::string& na
   out["machine"] = {{"cpu", cpu_name()},
                     {"cores", std::thread::hardware_concurrency()},
                     {"memory_bytes", total_memory_bytes()}};
-  out["build"] = {{"version", HEADSTART_VERSION}, {"compiler", __VERSION__}};
+  out["build"] = {{"version", HEADSTART_VERSION},
+                  {"compiler", __VERSION__},
+                  {"llama", HEADSTART_LLAMA_VARIANT},
+                  {"llama_features", llama_print_system_info()}};
   out["rows"] = nlohmann::ordered_json::array();
   for (const Row& r : rows) {
     out["rows"].push_back({{"case", r.name},

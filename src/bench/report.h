@@ -63,6 +63,9 @@ Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_
                std::string unit, const std::vector<double>& values,
                const std::vector<double>& references);
 
+// The reference's name: libllama, and how it was built where that is not the usual way.
+std::string libllama_name();
+
 void print_table(const std::string& name, const std::vector<Row>& rows);
 Result<void> write_json(const std::filesystem::path& file, const std::string& name,
                         const std::vector<Row>& rows);
