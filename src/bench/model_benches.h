@@ -19,6 +19,10 @@ Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 Result<std::vector<Row>> bench_lookup(const BenchOptions& options);
 // Block-sparse prefill of 8000 tokens of text against dense: time, key blocks, KL.
 Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
+// Prefill of 2048 tokens in a process that may hold less than its weights: read-ahead on against
+// off, against libllama, and against no limit; the same bits checked. Without root
+// the page cache is cold, but nothing is limited.
+Result<std::vector<Row>> bench_out_of_core(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

@@ -48,6 +48,8 @@ const std::vector<Bench>& all_benches() {
       {"lookup", "generated tokens per second with prompt lookup against without", true, false,
        bench_lookup},
       {"sparse", "block-sparse prefill against dense", true, false, bench_sparse},
+      {"out-of-core", "prefill with less memory than the weights take", true, true,
+       bench_out_of_core},
       {"reuse", "time to first token with reuse against own cold run", true, false, bench_reuse},
       {"store", "a cold prompt with the store on against off", true, false, bench_store},
       {"load", "loading chunks into the live cache against memcpy", true, false, bench_load},

@@ -21,9 +21,9 @@ Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTa
                  "ggml's kernels attend to all keys; sparse attention needs --kernels native"};
   }
   if (options.kernels != Kernels::kGgml) {
-    auto native = NativeExecutor::open(
-        model, tables,
-        {options.n_threads, options.n_token_max, options.tile, options.sparse_attention});
+    auto native = NativeExecutor::open(model, tables,
+                                       {options.n_threads, options.n_token_max, options.tile,
+                                        options.sparse_attention, options.read_ahead});
     if (native.ok()) return std::unique_ptr<LayerExecutor>(*std::move(native));
     if (sparse || options.kernels == Kernels::kNative) {
       return Error{native.error().code,

@@ -28,6 +28,7 @@ struct ExecutorOptions {
   const kernels::TileOps* tile = nullptr;     // of native prefill; null: the fastest there is
   float sparse_attention = 0;                 // share of prefill's attention mass; 0: dense
   std::function<void(double)> progress = {};  // of preparing weights, 0 to 1
+  bool read_ahead = true;                     // native: of the next layer's weights
 };
 
 // Model and tables must outlive the executor. Errors: kUnsupported, kExhausted, kInvalidArgument

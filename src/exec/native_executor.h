@@ -25,6 +25,7 @@ struct NativeExecutorOptions {
   uint32_t n_token_max = 512;
   const kernels::TileOps* tile = nullptr;  // null: the fastest that this CPU has
   float sparse_attention = 0;              // share of the mass that prefill attends to; 0: dense
+  bool read_ahead = true;                  // of the next layer's weights
 };
 
 class NativeExecutor final : public LayerExecutor {
