@@ -1,7 +1,6 @@
 #include "bench/report.h"
 
 #include <llama.h>
-#include <sys/utsname.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/cpu.h"
 #include "base/memory.h"
 #include "bench/eviction_bench.h"
 #include "bench/model_benches.h"
@@ -27,15 +27,6 @@ Result<std::vector<Row>> run_eviction(const BenchOptions& options) {
   return rows;
 }
 
-std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  utsname names;
-  return ::uname(&names) == 0 ? names.machine : "unknown";
-}
-
 }  // namespace
 
 const std::vector<Bench>& all_benches() {
@@ -44,6 +35,8 @@ const std::vector<Bench>& all_benches() {
       {"decode", "generated tokens per second against libllama", true, true, bench_decode},
       {"attention", "products and attention of prefill against what the core could do", true, true,
        bench_attention},
+      {"calibrate", "which executor and operands are the fastest here, kept for --kernels auto",
+       true, false, bench_calibrate},
       {"accuracy", "distance from f32 arithmetic against libllama's", false, false, bench_accuracy},
       {"lookup", "generated tokens per second with prompt lookup against without", true, false,
        bench_lookup},

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "bench/model_benches.h"
+#include "exec/calibration.h"
+#include "exec/executor_choice.h"
+#include "model/fingerprint.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_gguf.h"
 
@@ -67,6 +72,27 @@ TEST(Attention, MeasuresATinyModel) {
   }
   EXPECT_LT((*rows)[0].ratio(), 1.3) << "products are faster than the peak";
   EXPECT_LT((*rows)[1].ratio(), 1.3) << "attention is faster than the peak";
+}
+
+// What it keeps, an engine reads: exec/calibration_test.cc.
+TEST(Calibrate, KeepsWhatItMeasures) {
+  const test::TempDir dir;
+  test::write_tiny_gguf(test::tiny_model("llama"), dir / "tiny.gguf");
+  const char* const home = std::getenv("XDG_CACHE_HOME");
+  const std::string before = home != nullptr ? home : "";
+  ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
+  BenchOptions o;
+  o.models = {dir / "tiny.gguf"};
+  o.n_repeat = 1;
+  const auto rows = bench_calibrate(o);
+  const auto fingerprint = model::fingerprint(dir / "tiny.gguf", {});
+  const auto kept = exec::load_calibration(
+      exec::calibration_file(dir / "headstart" / "calibration", *fingerprint));
+  home != nullptr ? ::setenv("XDG_CACHE_HOME", before.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
+  ASSERT_TRUE(rows.ok()) << rows.error().message;
+  EXPECT_EQ(rows->size(), 10 * exec::operand_names().size());
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_TRUE(exec::fastest(*kept, false).has_value());
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option("--cache-type-k", options.cache_type_k, "type of K in memory: f16 or q8_0");
   app.add_option("--cache-type-v", options.cache_type_v, "type of V in memory: f16 or q8_0");
   app.add_option("--kernels", options.kernels, "what computes: auto, native or ggml");
+  app.add_option("--operands", options.operands,
+                 "what native prefill multiplies: auto, f32 or bf16");
   app.add_option("--sparse-attention", options.sparse_attention,
                  "share of the attention mass that prefill keeps, 0.5 to 1 (0: dense, all of it)");
   app.add_option(

@@ -68,6 +68,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_k, kv::live_type_from_name(options.cache_type_k));
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_v, kv::live_type_from_name(options.cache_type_v));
   HS_ASSIGN_OR_RETURN(const Kernels kernels, kernels_from_name(options.kernels));
+  HS_ASSIGN_OR_RETURN(const auto* const tile, tile_from_operands(options.operands));
   if (options.n_batch < 16 || options.n_batch > 2048) {
     return Error{Code::kInvalidArgument, "the batch must have 16 to 2048 tokens"};
   }
@@ -92,14 +93,18 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                  options.n_ctx, p.n_ctx_train);
   }
   tables = std::make_unique<RopeTables>(p);
-  HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables,
-                                              {.n_threads = options.n_threads,
-                                               .n_token_max = options.n_batch,
-                                               .kernels = kernels,
-                                               .sparse_attention = options.sparse_attention,
-                                               .progress = [&](double done) {
-                                                 if (progress) progress("load", done);
-                                               }}));
+  ExecutorOptions how{.n_threads = options.n_threads,
+                      .n_token_max = options.n_batch,
+                      .kernels = kernels,
+                      .tile = tile,
+                      .sparse_attention = options.sparse_attention,
+                      .progress = [&](double done) {
+                        if (progress) progress("load", done);
+                      }};
+  take_calibration(options.model_path, how, [&](double done) {
+    if (progress) progress("hash", done);
+  });
+  HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables, how));
   HS_ASSIGN_OR_RETURN(
       kv, kv::LiveKv::open(kv_shape_of(p), type_k, type_v, pad_to(options.n_ctx, kKeyPad)));
   numeric = Sha256()

@@ -37,7 +37,8 @@ struct EngineOptions {
   uint32_t n_batch = 512;            // most tokens computed in one step, 16 to 2048
   std::string cache_type_k = "f16";  // f16 or q8_0, as llama.cpp's --cache-type-k
   std::string cache_type_v = "f16";
-  std::string kernels = "auto";  // what computes: auto, native or ggml
+  std::string kernels = "auto";   // what computes: auto, native or ggml
+  std::string operands = "auto";  // of native prefill: auto, f32 or bf16
   float sparse_attention = 0;  // share of the attention mass that prefill keeps, 0.5 to 1; 0: dense
   std::optional<std::filesystem::path> cache_dir;  // nothing: no disk tier
   uint64_t disk_budget_bytes = uint64_t{4} << 30;

@@ -1,9 +1,12 @@
 // exec/executor_choice.h: which executor computes a model.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "exec/layer_executor.h"
 #include "exec/rope_tables.h"
@@ -21,6 +24,12 @@ enum class Kernels : uint8_t {
 // Errors: kInvalidArgument, listing the names.
 Result<Kernels> kernels_from_name(std::string_view name);
 
+// What native prefill multiplies: auto (null: the fastest there is), f32 or bf16. Errors:
+// kInvalidArgument, listing the names; kUnsupported (this CPU or --cpu lacks it).
+Result<const kernels::TileOps*> tile_from_operands(std::string_view name);
+// Of those, all that this CPU has and kernels/target.h allows, but auto.
+std::vector<std::string> operand_names();
+
 struct ExecutorOptions {
   uint32_t n_threads = 1;
   uint32_t n_token_max = 512;
@@ -30,6 +39,12 @@ struct ExecutorOptions {
   std::function<void(double)> progress = {};  // of preparing weights, 0 to 1
   bool read_ahead = true;                     // native: of the next layer's weights
 };
+
+// Where kernels and operands are left to us and this model was calibrated (exec/calibration.h),
+// takes what was the fastest: one executor for the whole model, whatever a step's length, because
+// the bits of two differ. `progress` hears the share of the model hashed.
+void take_calibration(const std::filesystem::path& gguf, ExecutorOptions& options,
+                      const std::function<void(double)>& progress);
 
 // Model and tables must outlive the executor. Errors: kUnsupported, kExhausted, kInvalidArgument
 // (sparse attention on ggml's kernels).

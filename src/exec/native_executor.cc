@@ -273,9 +273,10 @@ Result<std::unique_ptr<NativeExecutor>> NativeExecutor::open(const model::Model&
 NativeExecutor::NativeExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 NativeExecutor::~NativeExecutor() = default;
 
+std::string NativeExecutor::revision() { return std::to_string(kRevision); }
+
 std::string NativeExecutor::identity() const {
-  return "native/" + std::to_string(kRevision) + "/" + impl_->products.tile().name + "/" +
-         kernels::target_name();
+  return "native/" + revision() + "/" + impl_->products.tile().name + "/" + kernels::target_name();
 }
 
 uint32_t NativeExecutor::grain() const {

@@ -36,6 +36,7 @@ class NativeExecutor final : public LayerExecutor {
                                                       const NativeExecutorOptions& options);
   ~NativeExecutor() override;
 
+  static std::string revision();  // changes with the bits
   std::string identity() const override;
   uint32_t grain() const override;
   uint32_t n_token_max() const override;
