@@ -17,6 +17,7 @@ struct PassOptions {
 
 struct Pass {
   double s = 0;              // wall, without opening the model
+  double wait_s = 0;         // of that, asleep: waiting for the disk, at one thread
   double read_bytes = 0;     // from the disk meanwhile
   uint64_t n_fault = 0;      // waits for the disk at a page that was not there
   uint64_t logits_hash = 0;  // of the last position; 0: libllama's

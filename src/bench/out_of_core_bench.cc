@@ -19,16 +19,16 @@ constexpr uint32_t kTokens = 2048;
 constexpr double kShareOfFile = 0.7;  // the limit; K,V and buffers have to fit in as well
 
 std::string to_text(const Pass& p) {
-  char text[128];
-  std::snprintf(text, sizeof text, "%.9g %.9g %" PRIu64 " %016" PRIx64, p.s, p.read_bytes,
-                p.n_fault, p.logits_hash);
+  char text[160];
+  std::snprintf(text, sizeof text, "%.9g %.9g %.9g %" PRIu64 " %016" PRIx64, p.s, p.wait_s,
+                p.read_bytes, p.n_fault, p.logits_hash);
   return text;
 }
 
 Result<Pass> from_text(const std::string& text) {
   Pass p;
-  if (std::sscanf(text.c_str(), "%lg %lg %" SCNu64 " %" SCNx64, &p.s, &p.read_bytes, &p.n_fault,
-                  &p.logits_hash) != 4) {
+  if (std::sscanf(text.c_str(), "%lg %lg %lg %" SCNu64 " %" SCNx64, &p.s, &p.wait_s, &p.read_bytes,
+                  &p.n_fault, &p.logits_hash) != 5) {
     return Error{Code::kCorrupt, "the measured process answered nonsense"};
   }
   return p;
@@ -46,6 +46,17 @@ double read_bytes() {
   return bytes;
 }
 
+// Seconds that this thread has run or could have run, had a core been free: others may be busy
+// here.
+double runnable_s() {
+  double ran_ns = 0, waited_ns = 0;
+  if (std::FILE* stat = std::fopen("/proc/thread-self/schedstat", "r"); stat != nullptr) {
+    if (std::fscanf(stat, "%lg %lg", &ran_ns, &waited_ns) != 2) ran_ns = waited_ns = 0;
+    std::fclose(stat);
+  }
+  return (ran_ns + waited_ns) * 1e-9;
+}
+
 uint64_t n_major_fault() {
   rusage usage;
   ::getrusage(RUSAGE_SELF, &usage);
@@ -58,9 +69,11 @@ Result<Pass> measure(uint32_t n_token, const std::function<void(uint32_t pos, ui
   Pass p;
   const double bytes_before = read_bytes();
   const uint64_t faults_before = n_major_fault();
+  const double runnable_before_s = runnable_s();
   p.s = measure_s(2, [&] {
     for (uint32_t pos = 0; pos < n_token; pos += kBatch) step(pos, std::min(kBatch, n_token - pos));
   });
+  p.wait_s = p.s - (runnable_s() - runnable_before_s);
   p.read_bytes = read_bytes() - bytes_before;
   p.n_fault = n_major_fault() - faults_before;
   return p;
@@ -108,7 +121,9 @@ Result<Pass> run_pass(const PassOptions& o, Runner runner, const MemoryGroup* gr
 namespace {
 
 struct Samples {
-  std::vector<double> with, without, libllama, unlimited, with_mb, without_mb;
+  std::vector<double> with, without, libllama, unlimited;  // tok/s
+  std::vector<double> with_wait_s, without_wait_s, libllama_wait_s;
+  std::vector<double> with_mb, without_mb;
 };
 
 // One round of all that are compared.
@@ -124,6 +139,9 @@ Result<void> add_round(const PassOptions& pass, const MemoryGroup* group, Sample
   samples.without.push_back(pass.n_token / without.s);
   samples.libllama.push_back(pass.n_token / libllama.s);
   samples.unlimited.push_back(pass.n_token / unlimited.s);
+  samples.with_wait_s.push_back(with.wait_s);
+  samples.without_wait_s.push_back(without.wait_s);
+  samples.libllama_wait_s.push_back(libllama.wait_s);
   samples.with_mb.push_back(with.read_bytes * 1e-6);
   samples.without_mb.push_back(without.read_bytes * 1e-6);
   return {};
@@ -151,10 +169,15 @@ Result<std::vector<Row>> compare(const std::filesystem::path& path, const PassOp
     return paired_row(name + ", against " + against, path, pass.n_threads, unit, values,
                       references);
   };
-  return std::vector<Row>{row("no read-ahead", "tok/s wall", s.with, s.without),
-                          row(libllama_name() + ", mapped", "tok/s wall", s.with, s.libllama),
-                          row("no limit, cold page cache", "tok/s wall", s.with, s.unlimited),
-                          row("no read-ahead", "MB read", s.with_mb, s.without_mb)};
+  std::vector<Row> rows = {row("no read-ahead", "tok/s wall", s.with, s.without),
+                           row(libllama_name() + ", mapped", "tok/s wall", s.with, s.libllama),
+                           row("no limit, cold page cache", "tok/s wall", s.with, s.unlimited),
+                           row("no read-ahead", "MB read", s.with_mb, s.without_mb)};
+  if (pass.n_threads == 1) {
+    rows.push_back(row("no read-ahead", "s asleep", s.with_wait_s, s.without_wait_s));
+    rows.push_back(row(libllama_name() + ", mapped", "s asleep", s.with_wait_s, s.libllama_wait_s));
+  }
+  return rows;
 }
 
 }  // namespace
