@@ -1,11 +1,12 @@
 # headstart_folder(NAME dep...): the one library of src/NAME, and NAME_test from its *_test.cc.
+# Files that end in main.cc are programs of their own.
 # The include edges that ARCHITECTURE.md allows are exactly the deps given here.
 include(GoogleTest)
 
 function(headstart_folder name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|main\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   add_library(hs_${name} STATIC ${sources})
   target_include_directories(hs_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)

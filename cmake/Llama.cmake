@@ -2,6 +2,8 @@
 #
 #   in   HEADSTART_LLAMA_DIR   the unpacked llama-cpp-python source distribution
 #        HEADSTART_SANITIZE    "", "address,undefined" or "thread"
+#        HEADSTART_LLAMA_VARIANT  "native"; or, to be measured against, "avx2" (no AVX-512) or
+#                              "openblas" (its matrix products by OpenBLAS)
 #   out  targets headstart::llama (ggml + libllama) and headstart::llama_common
 #
 # The archives lie in HEADSTART_DEPS_DIR, outside the build tree, under a key made of the source,
@@ -39,8 +41,27 @@ else()
   string(REGEX MATCH "[^\n]*cc1[^\n]*|[^\n]*-cc1[^\n]*" target_cpu "${target_cpu}")
 endif()
 file(SHA256 "${CMAKE_CURRENT_LIST_DIR}/llama/CMakeLists.txt" recipe_hash)
-string(SHA256 llama_key
+set(HEADSTART_LLAMA_VARIANT "native" CACHE STRING "How ggml is built: native, avx2 or openblas")
+set(llama_options "")
+set(llama_blas "")
+if(HEADSTART_LLAMA_VARIANT STREQUAL "avx2")
+  set(llama_options -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON
+    -DGGML_F16C=ON -DGGML_BMI2=ON)
+elseif(HEADSTART_LLAMA_VARIANT STREQUAL "openblas")
+  find_library(OPENBLAS_LIBRARY openblas REQUIRED)
+  find_path(OPENBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas openblas-pthread REQUIRED)
+  set(llama_options -DGGML_BLAS=ON -DGGML_BLAS_VENDOR=OpenBLAS -DBLAS_LIBRARIES=${OPENBLAS_LIBRARY}
+    -DBLAS_INCLUDE_DIRS=${OPENBLAS_INCLUDE})
+  set(llama_blas "${OPENBLAS_LIBRARY}")
+elseif(NOT HEADSTART_LLAMA_VARIANT STREQUAL "native")
+  message(FATAL_ERROR "HEADSTART_LLAMA_VARIANT='${HEADSTART_LLAMA_VARIANT}': use native, avx2 or openblas")
+endif()
+set(llama_key
   "${source_hash}|${CMAKE_CXX_COMPILER}|${CMAKE_CXX_COMPILER_VERSION}|${llama_flags}|${target_cpu}|${recipe_hash}")
+if(llama_options)
+  string(APPEND llama_key "|${llama_options}")
+endif()
+string(SHA256 llama_key "${llama_key}")
 string(SUBSTRING "${llama_key}" 0 16 llama_key)
 set(llama_build "${HEADSTART_DEPS_DIR}/llama-${CMAKE_CXX_COMPILER_ID}-${llama_key}")
 
@@ -67,6 +88,7 @@ if(NOT EXISTS "${llama_build}/complete")
       -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
       "-DCMAKE_C_FLAGS_RELEASE=-O3 -DNDEBUG ${llama_flags}"
       "-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG ${llama_flags}"
+      -DCMAKE_ARCHIVE_OUTPUT_DIRECTORY=${llama_build}/lib ${llama_options}
       ${launchers} ${toolchain}
     COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE ${llama_build}.log ERROR_FILE ${llama_build}.log)
   execute_process(COMMAND ${CMAKE_COMMAND} --build ${llama_build} COMMAND_ERROR_IS_FATAL ANY)
@@ -81,9 +103,13 @@ add_library(headstart::llama ALIAS headstart_llama)
 target_include_directories(headstart_llama SYSTEM INTERFACE
   ${llama_src}/ggml/include ${llama_src}/include)
 set(lib "${llama_build}/lib")
+set(blas_archive "")
+if(llama_blas)
+  set(blas_archive "${lib}/libggml-blas.a")
+endif()
 target_link_libraries(headstart_llama INTERFACE
-  ${lib}/libllama.a ${lib}/libggml.a ${lib}/libggml-cpu.a ${lib}/libggml-base.a
-  Threads::Threads ${CMAKE_DL_LIBS})
+  ${lib}/libllama.a ${lib}/libggml.a ${lib}/libggml-cpu.a ${blas_archive} ${lib}/libggml-base.a
+  ${llama_blas} Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(headstart_llama_common INTERFACE)
 add_library(headstart::llama_common ALIAS headstart_llama_common)

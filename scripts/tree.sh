@@ -11,6 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 build_tree() {
   need_packages build
   ensure_source
+  if [[ $1 == release-openblas ]]; then need_packages openblas; fi
   if [[ $1 == aarch64 ]]; then
     need_packages aarch64
     ensure_sysroot

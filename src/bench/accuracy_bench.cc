@@ -7,6 +7,7 @@
 #include "bench/divergence.h"
 #include "bench/documents.h"
 #include "bench/model_benches.h"
+#include "bench/requantize.h"
 #include "bench/scratch_dir.h"
 #include "exec/executor_choice.h"
 #include "exec/kv_shape.h"
@@ -29,14 +30,7 @@ Result<void> write_f32_model(const std::filesystem::path& from, const std::files
                                        std::to_string(need >> 20) +
                                        " MiB of f32 weights; set TMPDIR to a larger disk"};
   }
-  llama_model_quantize_params params = llama_model_quantize_default_params();
-  params.ftype = LLAMA_FTYPE_ALL_F32;
-  params.allow_requantize = true;
-  params.nthread = 1;
-  if (llama_model_quantize(from.c_str(), to.c_str(), &params) != 0) {
-    return Error{Code::kIo, "libllama cannot write " + to.string()};
-  }
-  return {};
+  return requantize(from, to, LLAMA_FTYPE_ALL_F32);
 }
 
 Result<Logits> libllama_logits(const std::filesystem::path& path, std::span<const Token> tokens,

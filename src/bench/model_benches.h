@@ -9,6 +9,12 @@ namespace headstart::bench {
 // against libllama, same threads, flash attention on, batches of 512.
 Result<std::vector<Row>> bench_prefill(const BenchOptions& options);
 Result<std::vector<Row>> bench_decode(const BenchOptions& options);
+// Products of 512 rows and attention over 8000 tokens, each alone, against multiply-adds in
+// registers; the same attention against ggml's.
+Result<std::vector<Row>> bench_attention(const BenchOptions& options);
+// Suffixes of 1 to 512 tokens and decoding, with each kind of operands against ggml's executor:
+// what is found is kept for this model and machine, and `--kernels auto` follows it.
+Result<std::vector<Row>> bench_calibrate(const BenchOptions& options);
 // KL of prefill and decode to f32 arithmetic on the same weights, against libllama's.
 Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);
 // Text that quotes its prompt, and text that does not: decoding with prompt lookup against without,
@@ -19,6 +25,10 @@ Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
 // Four streams at once, a long prompt beside a running stream, eight requests with one cold prefix:
 // each against one request alone. Wall time.
 Result<std::vector<Row>> bench_parallel(const BenchOptions& options);
+// Prefill of 2048 tokens in a process that may hold less than its weights: read-ahead on against
+// off, against libllama, and against no limit; the same bits checked. Without root
+// the page cache is cold, but nothing is limited.
+Result<std::vector<Row>> bench_out_of_core(const BenchOptions& options);
 
 // About 4000 tokens of documents: another question and the identical prompt, in the same process
 // and in a new one, warm and cold page cache: time to first token against the own cold run.

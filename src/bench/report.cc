@@ -1,6 +1,6 @@
 #include "bench/report.h"
 
-#include <sys/utsname.h>
+#include <llama.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/cpu.h"
 #include "base/memory.h"
 #include "bench/eviction_bench.h"
 #include "bench/model_benches.h"
@@ -26,31 +27,51 @@ Result<std::vector<Row>> run_eviction(const BenchOptions& options) {
   return rows;
 }
 
-std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  utsname names;
-  return ::uname(&names) == 0 ? names.machine : "unknown";
-}
-
 }  // namespace
 
 const std::vector<Bench>& all_benches() {
   static const std::vector<Bench> benches = {
-      {"prefill", "prompt tokens per second against libllama", bench_prefill},
-      {"decode", "generated tokens per second against libllama", bench_decode},
-      {"accuracy", "distance from f32 arithmetic against libllama's", bench_accuracy},
-      {"lookup", "generated tokens per second with prompt lookup against without", bench_lookup},
-      {"sparse", "block-sparse prefill against dense", bench_sparse},
-      {"parallel", "several requests at once against one alone", bench_parallel},
-      {"reuse", "time to first token with reuse against own cold run", bench_reuse},
-      {"store", "a cold prompt with the store on against off", bench_store},
-      {"load", "loading chunks into the live cache against memcpy", bench_load},
-      {"eviction", "hit rate on a request trace against LRU and Belady", run_eviction},
+      {"prefill", "prompt tokens per second against libllama", true, true, bench_prefill},
+      {"decode", "generated tokens per second against libllama", true, true, bench_decode},
+      {"attention", "products and attention of prefill against what the core could do", true, true,
+       bench_attention},
+      {"calibrate", "which executor and operands are the fastest here, kept for --kernels auto",
+       true, false, bench_calibrate},
+      {"accuracy", "distance from f32 arithmetic against libllama's", false, false, bench_accuracy},
+      {"lookup", "generated tokens per second with prompt lookup against without", true, false,
+       bench_lookup},
+      {"sparse", "block-sparse prefill against dense", true, false, bench_sparse},
+      {"parallel", "several requests at once against one alone", true, false, bench_parallel},
+      {"out-of-core", "prefill with less memory than the weights take", true, true,
+       bench_out_of_core},
+      {"reuse", "time to first token with reuse against own cold run", true, false, bench_reuse},
+      {"store", "a cold prompt with the store on against off", true, false, bench_store},
+      {"load", "loading chunks into the live cache against memcpy", true, false, bench_load},
+      {"eviction", "hit rate on a request trace against LRU and Belady", false, false,
+       run_eviction},
   };
   return benches;
+}
+
+Result<void> check_options(const Bench& bench, const BenchOptions& options) {
+  const std::string name = bench.name;
+  if (options.n_repeat != 0 && !bench.repeats) {
+    return Error{Code::kInvalidArgument,
+                 "--repeat: '" + name + "' gives the same values each time; do without"};
+  }
+  if (!options.rows.empty() && !bench.takes_rows) {
+    return Error{Code::kInvalidArgument, "--rows: '" + name + "' has one length of prompt"};
+  }
+  for (const uint32_t n : options.rows) {
+    if (n < 1 || n > kRowsMax) {
+      return Error{Code::kInvalidArgument,
+                   "--rows: use 1 to " + std::to_string(kRowsMax) + " tokens"};
+    }
+  }
+  if (options.n_threads < 1 || options.n_threads > 512) {
+    return Error{Code::kInvalidArgument, "-t: use 1 to 512 threads"};
+  }
+  return {};
 }
 
 double now_s(uint32_t n_threads) {
@@ -90,6 +111,12 @@ Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_
           (*high - *low) / median(ratios)};
 }
 
+std::string libllama_name() {
+  const std::string_view variant = HEADSTART_LLAMA_VARIANT;
+  if (variant == "avx2") return "libllama built for AVX2";
+  return variant == "openblas" ? "libllama with OpenBLAS" : "libllama";
+}
+
 void print_table(const std::string& name, const std::vector<Row>& rows) {
   std::printf("%s\n%-66s %-34s %3s %12s %12s %8s %7s %s\n", name.c_str(), "case", "model", "thr",
               "value", "reference", "ratio", "spread", "unit");
@@ -107,7 +134,10 @@ Result<void> write_json(const std::filesystem::path& file, const std::string& na
   out["machine"] = {{"cpu", cpu_name()},
                     {"cores", std::thread::hardware_concurrency()},
                     {"memory_bytes", total_memory_bytes()}};
-  out["build"] = {{"version", HEADSTART_VERSION}, {"compiler", __VERSION__}};
+  out["build"] = {{"version", HEADSTART_VERSION},
+                  {"compiler", __VERSION__},
+                  {"llama", HEADSTART_LLAMA_VARIANT},
+                  {"llama_features", llama_print_system_info()}};
   out["rows"] = nlohmann::ordered_json::array();
   for (const Row& r : rows) {
     out["rows"].push_back({{"case", r.name},

@@ -27,20 +27,30 @@ struct Row {
   double ratio() const { return reference == 0 ? 0 : value / reference; }
 };
 
+inline constexpr uint32_t kRowsMax = 131072;
+
 struct BenchOptions {
   std::vector<std::filesystem::path> models;
   std::filesystem::path data;  // benchmark data, may be absent
   uint32_t n_threads = 1;
-  std::string operands = "auto";  // of our prefill: kernels/operands.h
-  uint32_t n_repeat = 0;  // 0: the bench's own
+  std::string operands = "auto";    // of our prefill: kernels/operands.h
+  uint32_t n_repeat = 0;            // 0: the bench's own
+  std::vector<uint32_t> rows = {};  // prompt lengths in tokens; empty: the bench's own
+  std::vector<uint32_t> rows_or(std::vector<uint32_t> own) const {
+    return rows.empty() ? std::move(own) : rows;
+  }
 };
 
 struct Bench {
   const char* name;
   const char* what;
+  bool repeats;     // takes --repeat; the others give the same value each time
+  bool takes_rows;  // takes --rows
   Result<std::vector<Row>> (*run)(const BenchOptions& options);
 };
 const std::vector<Bench>& all_benches();
+// Errors: kInvalidArgument (an option that this bench does not take, or out of range).
+Result<void> check_options(const Bench& bench, const BenchOptions& options);
 
 // Seconds since some moment: process CPU time at one thread, because others may be busy here, else
 // wall time.
@@ -53,6 +63,9 @@ double median(std::vector<double> values);
 Row paired_row(std::string name, const std::filesystem::path& model, uint32_t n_threads,
                std::string unit, const std::vector<double>& values,
                const std::vector<double>& references);
+
+// The reference's name: libllama, and how it was built where that is not the usual way.
+std::string libllama_name();
 
 void print_table(const std::string& name, const std::vector<Row>& rows);
 Result<void> write_json(const std::filesystem::path& file, const std::string& name,

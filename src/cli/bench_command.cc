@@ -21,12 +21,10 @@ void list() {
 
 Result<void> run(const BenchFlags& flags) {
   HS_RETURN_IF_ERROR(kernels::limit_target(flags.cpu));
-  if (flags.options.n_threads < 1 || flags.options.n_threads > 512) {
-    return Error{Code::kInvalidArgument, "-t: use 1 to 512 threads"};
-  }
   std::string names;
   for (const bench::Bench& b : bench::all_benches()) {
     if (b.name == flags.name) {
+      HS_RETURN_IF_ERROR(bench::check_options(b, flags.options));
       HS_ASSIGN_OR_RETURN(const auto rows, b.run(flags.options));
       if (rows.empty()) {
         return Error{Code::kInvalidArgument, "this bench needs a model: --model FILE"};
@@ -52,6 +50,9 @@ Command add_bench(CLI::App& app) {
   app.add_option("-t,--threads", flags->options.n_threads, "compute threads; 1 measures CPU time");
   app.add_option("--cpu", flags->cpu, "instruction set of our kernels, as in run --cpu");
   app.add_option("--operands", flags->options.operands, "of our prefill, as in run --operands");
+  app.add_option("--rows", flags->options.rows, "lengths of prompt in tokens, e.g. 512,2048")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--repeat", flags->options.n_repeat, "paired runs (0: the bench's own number)");
   return [flags] {
     if (flags->name.empty()) {

@@ -110,15 +110,18 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
                  options.n_ctx, p.n_ctx_train);
   }
   tables = std::make_unique<RopeTables>(p);
-  HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables,
-                                              {.n_threads = options.n_threads,
-                                               .n_token_max = options.n_batch,
-                                               .kernels = kernels,
-                                               .prefill = prefill,
-                                               .sparse_attention = options.sparse_attention,
-                                               .progress = [&](double done) {
-                                                 if (progress) progress("load", done);
-                                               }}));
+  ExecutorOptions how{.n_threads = options.n_threads,
+                      .n_token_max = options.n_batch,
+                      .kernels = kernels,
+                      .prefill = prefill,
+                      .sparse_attention = options.sparse_attention,
+                      .progress = [&](double done) {
+                        if (progress) progress("load", done);
+                      }};
+  take_calibration(options.model_path, how, [&](double done) {
+    if (progress) progress("hash", done);
+  });
+  HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables, how));
   scheduler = std::make_unique<StepScheduler>(*executor, clock, p.n_layer, p.n_vocab);
   for (uint32_t i = 0; i < options.n_parallel; ++i) {
     auto slot = std::make_unique<Slot>();

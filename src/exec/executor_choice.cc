@@ -3,10 +3,33 @@
 #include <string>
 
 #include "base/log.h"
+#include "exec/calibration.h"
 #include "exec/ggml_executor.h"
 #include "exec/native_executor.h"
+#include "model/fingerprint.h"
 
 namespace headstart::exec {
+void take_calibration(const std::filesystem::path& gguf, ExecutorOptions& options,
+                      const std::function<void(double)>& progress) {
+  if (options.kernels == Kernels::kGgml || options.prefill.weights != nullptr) return;
+  const auto dir = calibration_dir();
+  std::error_code error;
+  // Hashing a model takes seconds: not where nothing was ever calibrated.
+  if (!dir.ok() || std::filesystem::is_empty(*dir, error) || error) return;
+  const auto fingerprint = model::fingerprint(gguf, dir->parent_path() / "fingerprints", progress);
+  if (!fingerprint.ok()) return;
+  const auto calibration = load_calibration(calibration_file(*dir, *fingerprint));
+  const bool native_only = options.kernels == Kernels::kNative || options.sparse_attention > 0;
+  const auto name = calibration ? fastest(*calibration, native_only) : std::nullopt;
+  if (!name) return;
+  if (*name == kGgmlCandidate) {
+    options.kernels = Kernels::kGgml;
+  } else if (const auto ops = kernels::prefill_ops(*name); ops.ok()) {
+    options.prefill = *ops;
+  }
+  spdlog::info("calibrated: {} is the fastest", *name);
+}
+
 Result<Kernels> kernels_from_name(std::string_view name) {
   if (name == "auto") return Kernels::kAuto;
   if (name == "native") return Kernels::kNative;
@@ -31,9 +54,9 @@ Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTa
                                              "; use --kernels native"};
   }
   if (options.kernels != Kernels::kGgml) {
-    auto native = NativeExecutor::open(
-        model, tables,
-        {options.n_threads, options.n_token_max, options.prefill, options.sparse_attention});
+    auto native = NativeExecutor::open(model, tables,
+                                       {options.n_threads, options.n_token_max, options.prefill,
+                                        options.sparse_attention, options.read_ahead});
     if (native.ok()) return std::unique_ptr<LayerExecutor>(*std::move(native));
     if (wants != nullptr || options.kernels == Kernels::kNative) {
       return Error{native.error().code,

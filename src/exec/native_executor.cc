@@ -282,11 +282,13 @@ Result<std::unique_ptr<NativeExecutor>> NativeExecutor::open(const model::Model&
 NativeExecutor::NativeExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 NativeExecutor::~NativeExecutor() = default;
 
+std::string NativeExecutor::revision() { return std::to_string(kRevision); }
+
 std::string NativeExecutor::identity() const {
   const kernels::PrefillOps& prefill = impl_->options.prefill;
   std::string tiles = prefill.tile->name;
   if (prefill.weights != prefill.tile) tiles += std::string("+") + prefill.weights->name;
-  return "native/" + std::to_string(kRevision) + "/" + tiles + "/" + kernels::target_name();
+  return "native/" + revision() + "/" + tiles + "/" + kernels::target_name();
 }
 
 uint32_t NativeExecutor::grain() const {
@@ -313,7 +315,7 @@ Result<void> NativeExecutor::run(const LayerStep& step) {
   s.take_input();
   for (s.layer = step.layer_first; s.layer < step.layer_end; ++s.layer) {
     if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    if (s.layer + 1 < step.layer_end) s.model.read_ahead(s.layer + 1);
+    if (s.options.read_ahead && s.layer + 1 < step.layer_end) s.model.read_ahead(s.layer + 1);
     s.run_layer();
   }
   s.give_output();

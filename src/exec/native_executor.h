@@ -26,6 +26,7 @@ struct NativeExecutorOptions {
   uint32_t n_token_max = 512;
   kernels::PrefillOps prefill = {};  // nulls: the fastest exact ones that this CPU has
   float sparse_attention = 0;        // share of the mass that prefill attends to; 0: dense
+  bool read_ahead = true;            // of the next layer's weights
 };
 
 class NativeExecutor final : public LayerExecutor {
@@ -36,6 +37,7 @@ class NativeExecutor final : public LayerExecutor {
                                                       const NativeExecutorOptions& options);
   ~NativeExecutor() override;
 
+  static std::string revision();  // changes with the bits
   std::string identity() const override;
   uint32_t grain() const override;
   uint32_t n_token_max() const override;

@@ -66,6 +66,7 @@ class NativeProducts {
 
   void set_class(NumericClass numeric_class) { class_ = numeric_class; }
   ComputePool& pool() { return pool_; }
+  const kernels::TileOps& tile() const { return tile_; }
   size_t row_bytes(size_t n_value) const;  // of a row of ProductRows
 
   // out = in, as the class's products take it; n values.

@@ -26,4 +26,10 @@ Result<PrefillOps> prefill_ops(std::string_view operands) {
                                        std::string(operands) + " operands; use --operands auto"};
 }
 
+std::vector<std::string> exact_operands() {
+  std::vector<std::string> names{"f32"};
+  if (&tile_ops() != &tile_ops_f32()) names.push_back("bf16");
+  return names;
+}
+
 }  // namespace headstart::kernels

@@ -3,7 +3,9 @@
 //   threads  any
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "kernels/tile.h"
@@ -19,5 +21,9 @@ struct PrefillOps {
 // exact. Errors: kInvalidArgument (no such name), kUnsupported (this CPU lacks them, or
 // kernels/target.h excludes them).
 Result<PrefillOps> prefill_ops(std::string_view operands);
+
+// Of those, all of this CPU and kernels/target.h whose products are exact but for rounding: what
+// auto is chosen from.
+std::vector<std::string> exact_operands();
 
 }  // namespace headstart::kernels

@@ -5,8 +5,10 @@
 #include <gguf.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -29,25 +31,47 @@ GgufFile::~GgufFile() {
   if (gguf_ != nullptr) gguf_free(gguf_);
   if (tensors_ != nullptr) ggml_free(tensors_);
   if (map_ != nullptr) ::munmap(const_cast<std::byte*>(map_), map_bytes_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 Result<void> GgufFile::map_file() {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat st;
-  if (fd < 0 || ::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 32) {
-    const std::string why = fd < 0 ? std::strerror(errno) : "not a GGUF file";
-    if (fd >= 0) ::close(fd);
+  if (fd_ < 0 || ::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 32) {
+    const std::string why = fd_ < 0 ? std::strerror(errno) : "not a GGUF file";
     return Error{Code::kIo, "cannot read the model " + path_.string() + ": " + why};
   }
   map_bytes_ = static_cast<size_t>(st.st_size);
-  void* map = ::mmap(nullptr, map_bytes_, PROT_READ, MAP_SHARED, fd, 0);
-  ::close(fd);
+  void* map = ::mmap(nullptr, map_bytes_, PROT_READ, MAP_SHARED, fd_, 0);
   if (map == MAP_FAILED) {
     return Error{Code::kIo, "cannot map " + path_.string() + ": " + std::strerror(errno)};
   }
   ::madvise(map, map_bytes_, MADV_WILLNEED);
   map_ = static_cast<const std::byte*>(map);
   return {};
+}
+
+// mincore() would say so too, but of files that this user may not write it says that all of them
+// is. A filesystem that cannot tell has every part asked for.
+bool GgufFile::resident(size_t offset) const {
+  std::byte byte;
+  const iovec to{&byte, 1};
+  return ::preadv2(fd_, &to, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
+}
+
+void GgufFile::read_ahead(std::span<const std::byte> bytes) const {
+  // One look a part: all of them together cost far less than asking for what is there.
+  constexpr size_t kPart = size_t{1} << 20;
+  // Of one request the system reads no more than the disk's own read-ahead, often this much.
+  constexpr size_t kRequest = size_t{128} << 10;
+  const auto begin = static_cast<size_t>(bytes.data() - map_);
+  const size_t end = begin + bytes.size();
+  for (size_t part = begin / kPart * kPart; part < end; part += kPart) {
+    if (resident(std::max(part, begin))) continue;
+    for (size_t at = part; at < std::min(part + kPart, end); at += kRequest) {
+      ::posix_fadvise(fd_, static_cast<off_t>(at), kRequest, POSIX_FADV_WILLNEED);
+    }
+  }
 }
 
 Result<void> GgufFile::check_extents() const {

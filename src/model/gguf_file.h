@@ -41,16 +41,21 @@ class GgufFile {
   ggml_tensor* tensor(const std::string& name) const;           // null where absent
   std::span<const std::byte> data(const ggml_tensor* t) const;  // of a tensor of this file
   std::span<const std::byte> mapping() const { return {map_, map_bytes_}; }
+  // Asks the system to read these bytes of the mapping from the file, but for what is in memory;
+  // does not wait for the disk.
+  void read_ahead(std::span<const std::byte> bytes) const;
 
  private:
   GgufFile() = default;
   Result<int64_t> find(const std::string& key, int type) const;  // -1 where absent
   Result<void> map_file();
   Result<void> check_extents() const;
+  bool resident(size_t offset) const;
 
   std::filesystem::path path_;
   gguf_context* gguf_ = nullptr;
   ggml_context* tensors_ = nullptr;
+  int fd_ = -1;
   const std::byte* map_ = nullptr;
   size_t map_bytes_ = 0;
 };

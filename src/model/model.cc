@@ -3,8 +3,6 @@
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <map>
 #include <set>
@@ -188,24 +186,7 @@ void Model::find_layers() {
   }
 }
 
-void Model::read_ahead(uint32_t layer) const {
-  const auto bytes = layer_bytes_[layer];
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  auto page_of = [&](const std::byte* p) {
-    return const_cast<std::byte*>(p) - reinterpret_cast<uintptr_t>(p) % page;
-  };
-  // A look at a few pages costs far less than asking for all of them once more.
-  constexpr size_t kProbes = 4;
-  bool resident = true;
-  for (size_t i = 0; i < kProbes && resident; ++i) {
-    unsigned char present = 0;
-    std::byte* const at = page_of(bytes.data() + (bytes.size() - 1) * i / (kProbes - 1));
-    resident = mincore(at, page, &present) == 0 && (present & 1) != 0;
-  }
-  if (resident) return;
-  std::byte* const first = page_of(bytes.data());
-  madvise(first, static_cast<size_t>(bytes.data() + bytes.size() - first), MADV_WILLNEED);
-}
+void Model::read_ahead(uint32_t layer) const { gguf_->read_ahead(layer_bytes_[layer]); }
 
 Result<void> Model::place_matrices(const std::function<void(double)>& progress) {
   std::map<ggml_backend_buffer_type_t, std::vector<const Placement*>> repacked;

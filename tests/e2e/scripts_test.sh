@@ -20,6 +20,7 @@ make_scratch() {
   touch models/{SmolLM2-135M-Instruct.Q4_1,qwen2.5-coder-0.5b-instruct-q4_k_m,gemma-3-270m-q4_k_m}.gguf
   write_project
   write_program
+  write_requantize
   write_debian
   write_pip
   export HOME="$PWD/home" HEADSTART_MODELS="$PWD/models" HEADSTART_LLAMA_DIR="$PWD/llama"
@@ -31,6 +32,8 @@ write_project() {
   cat >CMakePresets.json <<'JSON'
 {"version": 6, "configurePresets": [
   {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"},
+  {"name": "release-avx2", "inherits": "release"},
+  {"name": "release-openblas", "inherits": "release"},
   {"name": "asan", "inherits": "release"},
   {"name": "tsan", "inherits": "release"},
   {"name": "aarch64", "inherits": "release"}]}
@@ -40,6 +43,7 @@ cmake_minimum_required(VERSION 3.25)
 project(scratch NONE)
 enable_testing()
 add_custom_target(headstart COMMAND cp ${CMAKE_SOURCE_DIR}/fake/program headstart)
+add_custom_target(requantize COMMAND cp ${CMAKE_SOURCE_DIR}/fake/requantize requantize)
 add_custom_target(everything ALL COMMAND touch everything)
 add_custom_target(sanitized_tests)
 add_custom_target(emulated_tests COMMAND touch emulated)
@@ -82,6 +86,17 @@ echo "{\"text\": \"$text\", \"tokens\": [1], \"n_prompt\": 6900, \"n_cached\": $
   "\"ttft_ms\": $ttft, \"prefill_tok_s\": 300, \"decode_tok_s\": 61.5}"
 BASH
   chmod +x fake/program
+}
+
+# A requantize that copies, or fails where there is a file fail-requantize.
+write_requantize() {
+  cat >fake/requantize <<'BASH'
+#!/usr/bin/env bash
+echo "requantize" >>"${0%/*}/../../calls.txt"
+cp "$1" "$2"
+[[ ! -f ${0%/*}/../../fail-requantize ]]
+BASH
+  chmod +x fake/requantize
 }
 
 # A Debian on which every package is there but those named in absent.txt.
@@ -410,6 +425,36 @@ Bench.ResolvesItsModels() {
   expect_exit 2 ./run bench
   expect_exit 2 ./run bench prefill --model ./none.gguf
   expect_exit 2 ./run bench prefill --model gpt
+}
+
+Bench.BuildsOtherReferences() {
+  expect_exit 0 ./run bench prefill --llama avx2 -m smollm2 --repeat 2
+  expect contains calls.txt "--repeat 2 --cpu avx2"
+  expect test -x build/release-avx2/headstart
+  expect test ! -e build/release
+  rm calls.txt
+  expect_exit 0 ./run bench prefill --llama=avx2 -m smollm2 --cpu portable
+  expect contains calls.txt "--cpu portable"
+  expect test "$(grep -c -- --cpu calls.txt)" = 1
+  expect test "$(grep -o -- --cpu calls.txt | wc -l)" = 1
+  echo libopenblas-dev >absent.txt
+  expect_exit 0 ./run bench prefill --llama openblas -m smollm2
+  expect contains calls.txt "install -y --no-install-recommends libopenblas-dev"
+  expect test -x build/release-openblas/headstart
+  expect_exit 2 ./run bench prefill --llama mkl
+  expect_exit 2 ./run bench prefill --llama
+}
+
+Bench.RequantisesAModelOnce() {
+  touch fail-requantize
+  expect_exit 1 ./run bench prefill --model smollm2-q4_0
+  expect test -z "$(find models -name '*as-Q4_0*')"
+  rm fail-requantize calls.txt
+  expect_exit 0 ./run bench prefill --model smollm2-q4_0
+  expect_exit 0 ./run bench prefill --model smollm2-q4_0
+  expect test "$(grep -c requantize calls.txt)" = 1
+  expect test "$(grep -c "bench prefill --model $PWD/models/SmolLM2-135M-Instruct.Q4_1-as-Q4_0-" calls.txt)" = 2
+  expect_exit 2 ./run bench prefill --model gpt-q4_0
 }
 
 Bench.RefusesAnUnknownNameBeforeItFetches() {
