@@ -84,6 +84,10 @@ Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTa
     return Error{Code::kInvalidArgument,
                  "ggml's kernels attend to all keys; sparse attention needs --kernels native"};
   }
+  if (options.tile != nullptr && options.kernels == Kernels::kGgml) {
+    return Error{Code::kInvalidArgument,
+                 "ggml's kernels choose their own operands; --operands needs --kernels native"};
+  }
   if (options.kernels != Kernels::kGgml) {
     auto native = NativeExecutor::open(model, tables,
                                        {options.n_threads, options.n_token_max, options.tile,

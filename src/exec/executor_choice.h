@@ -47,7 +47,7 @@ void take_calibration(const std::filesystem::path& gguf, ExecutorOptions& option
                       const std::function<void(double)>& progress);
 
 // Model and tables must outlive the executor. Errors: kUnsupported, kExhausted, kInvalidArgument
-// (sparse attention on ggml's kernels).
+// (sparse attention or a tile for ggml's kernels).
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options);
 
