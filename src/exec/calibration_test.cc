@@ -181,6 +181,7 @@ TEST_F(KeptCalibration, OperandsAreForcedOrRefused) {
   EXPECT_TRUE(kernels_of("auto", "f32").starts_with("native/"));
   EXPECT_NE(kernels_of("auto", "f16").find("--operands"), std::string::npos);
   const auto names = kernels::exact_operands();
+  EXPECT_NE(kernels_of("ggml", "f32").find("--operands"), std::string::npos);
   const bool bf16 = std::find(names.begin(), names.end(), "bf16") != names.end();
   EXPECT_EQ(kernels_of("auto", "bf16").find("BF16") != std::string::npos, bf16);
 }
