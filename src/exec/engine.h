@@ -79,6 +79,7 @@ struct Completion {
   // Of the tokens whose text was sent: those that only made up a stop string are not there.
   std::vector<model::TokenProbs> probs;
   FinishReason finish = FinishReason::kLength;
+  std::string stop;  // the stop string that ended the text; empty: another reason
   uint32_t n_prompt = 0;
   uint32_t n_cached = 0;          // prompt tokens not computed
   uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only

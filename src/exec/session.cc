@@ -149,6 +149,7 @@ Result<void> Session::generate() {
     out_.tokens.push_back(token);
     if (!deliver(stream_.push(piece(token)))) return Error{Code::kCancelled, "cancelled"};
     if (stream_.stopped()) {
+      out_.stop = stream_.stop();
       out_.finish = FinishReason::kStop;
       break;
     }

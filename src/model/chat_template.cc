@@ -101,12 +101,25 @@ bool is_plain(const common_chat_params& params, const ChatParser& parser) {
          message->tool_calls.empty();
 }
 
+bool asks_for_calls(const ChatInput& input) {
+  return !input.tools.empty() && input.tool_choice != ToolChoice::kNone;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::open(const llama_model* model) {
+  return init(model, "");
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::of(const std::string& jinja) {
+  return init(nullptr, jinja);
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::init(const llama_model* model,
+                                                         const std::string& jinja) {
   quiet_libllama();
   try {
-    common_chat_templates_ptr templates = common_chat_templates_init(model, "");
+    common_chat_templates_ptr templates = common_chat_templates_init(model, jinja);
     return std::unique_ptr<ChatTemplate>(new ChatTemplate(templates.release()));
   } catch (const std::exception& e) {
     return Error{Code::kUnsupported,
@@ -120,11 +133,14 @@ ChatTemplate::ChatTemplate(common_chat_templates* templates) : templates_(templa
   parallel_tool_calls_ = parallel != caps.end() && parallel->second;
   try {
     ChatInput probe;
-    probe.messages.push_back({"user", "x"});
-    const auto params = common_chat_templates_apply(templates_, to_library(probe, false));
-    plain_ = is_plain(params, parser_of(params, ReasoningFormat::kAuto));
+    probe.messages = {{"system", "a"}, {"user", "b"}, {"assistant", "c"}, {"user", "d"}};
+    auto inputs = to_library(probe, false);
+    const auto params = common_chat_templates_apply(templates_, inputs);
+    inputs.force_pure_content = true;
+    plain_ = is_plain(params, parser_of(params, ReasoningFormat::kAuto)) &&
+             common_chat_templates_apply(templates_, inputs).prompt == params.prompt;
   } catch (const std::exception&) {
-    plain_ = false;  // a template that refuses this message says so to each request
+    plain_ = false;  // a template that refuses these messages says so to each request
   }
 }
 
@@ -132,25 +148,50 @@ ChatTemplate::~ChatTemplate() { common_chat_templates_free(templates_); }
 
 Result<ChatPrompt> ChatTemplate::apply(const ChatInput& input) const {
   try {
-    const auto library = to_library(input, parallel_tool_calls_);
+    auto library = to_library(input, parallel_tool_calls_);
+    const bool plain = plain_ && !asks_for_calls(input) && input.json_schema.empty();
+    // The library would find out anew what answers look like, which takes longer than rendering.
+    library.force_pure_content = plain && input.tools.empty();
     ChatPrompt out =
         to_prompt(common_chat_templates_apply(templates_, library), input.reasoning_format);
-    if (!input.tool_name.empty()) {
-      // The prompt lists every tool, so that it begins as it does with another choice and is found
-      // in the store; only the answer is bound to one.
-      auto named = library;
-      std::erase_if(named.tools, [&](const auto& t) { return t.name != input.tool_name; });
-      std::string text = std::move(out.text);
-      out = to_prompt(common_chat_templates_apply(templates_, named), input.reasoning_format);
-      out.text = std::move(text);
+    if (plain) out.parser = ChatParser();
+    if (input.tool_choice != ToolChoice::kRequired) return out;
+    if (out.gbnf.empty()) {
+      return Error{Code::kInvalidArgument,
+                   "this model's chat template has no tool calls: leave tool_choice at auto"};
     }
-    const bool calls = !input.tools.empty() && input.tool_choice != ToolChoice::kNone;
-    if (plain_ && !calls && input.json_schema.empty()) out.parser = ChatParser();
-    return out;
+    return require_call(input, std::move(out));
   } catch (const std::exception& e) {
     return Error{Code::kInvalidArgument,
                  "the chat template refuses this: " + std::string(e.what()).substr(0, 500)};
   }
+}
+
+// Where a call is required, the library lets any text come before it. A small model then talks
+// until its tokens are used up, so the prompt itself begins the call. A model that thinks first is
+// left to do so.
+Result<ChatPrompt> ChatTemplate::require_call(const ChatInput& input, ChatPrompt prompt) const {
+  auto library = to_library(input, parallel_tool_calls_);
+  if (!input.tool_name.empty()) {
+    // The prompt lists every tool, so that it begins as it does with another choice and is found
+    // in the store; only the answer is bound to one.
+    std::erase_if(library.tools, [&](const auto& t) { return t.name != input.tool_name; });
+  }
+  auto params = common_chat_templates_apply(templates_, library);
+  library.tool_choice = COMMON_CHAT_TOOL_CHOICE_AUTO;
+  const auto lazy = common_chat_templates_apply(templates_, library);
+  params.prompt = std::move(prompt.text);
+  const bool word = lazy.grammar_lazy && !lazy.grammar_triggers.empty() &&
+                    lazy.grammar_triggers[0].type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD;
+  if (word && !params.supports_thinking) {
+    const std::string& begin = lazy.grammar_triggers[0].value;
+    const auto begun = parser_of(params, input.reasoning_format).parse(begin, /*partial=*/true);
+    if (begun.ok() && begun->content.empty()) {
+      params.prompt += begin;
+      params.generation_prompt += begin;
+    }
+  }
+  return to_prompt(std::move(params), input.reasoning_format);
 }
 
 Result<std::string> ChatTemplate::render(const std::vector<ChatMessage>& messages) const {

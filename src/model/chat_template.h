@@ -65,9 +65,12 @@ class ChatTemplate {
  public:
   // Errors: kUnsupported where the model brings a template that does not parse.
   static Result<std::unique_ptr<ChatTemplate>> open(const llama_model* model);
+  // A template alone. Errors: as above.
+  static Result<std::unique_ptr<ChatTemplate>> of(const std::string& jinja);
   ~ChatTemplate();
 
-  // Errors: kInvalidArgument (the template refuses the messages, or a schema has no grammar).
+  // Errors: kInvalidArgument (the template refuses the messages, a schema has no grammar, or a call
+  // is required of a template that has none).
   Result<ChatPrompt> apply(const ChatInput& input) const;
   // Messages alone; the text of apply().
   Result<std::string> render(const std::vector<ChatMessage>& messages) const;
@@ -77,6 +80,9 @@ class ChatTemplate {
 
  private:
   explicit ChatTemplate(common_chat_templates* templates);
+  static Result<std::unique_ptr<ChatTemplate>> init(const llama_model* model,
+                                                    const std::string& jinja);
+  Result<ChatPrompt> require_call(const ChatInput& input, ChatPrompt prompt) const;
   common_chat_templates* templates_;
   bool plain_ = false;  // without tools and schema an answer is its text and nothing else
   bool parallel_tool_calls_ = false;

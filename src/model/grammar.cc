@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
+#include <memory>
 #include <optional>
 
 namespace headstart::model {
@@ -123,28 +124,52 @@ class Unfolding {
   uint64_t n_item_ = 0, n_element_ = 0, n_rule_ = 0;
 };
 
-// How many rules libllama goes through to find what may come first in each rule. It remembers none
-// that it has seen, so a few rules can take it for ever: r1 ::= r2 | r2, r2 ::= r3 | r3, …
+// What may come first in each rule, and how much libllama goes through to find it. It remembers no
+// rule that it has seen, so a few can take it for ever: r1 ::= r2 | r2, r2 ::= r3 | r3, …
+//
+// A rule that comes first in itself with something after it is pushed on its stacks without end.
+// One that is its own last element, x ::= y x with an empty y, is not: the stack stays the same,
+// and libllama looks at equal stacks once. The grammars of the chat library have such rules.
 class FirstElements {
  public:
   explicit FirstElements(const llama_grammar_rules& rules)
-      : rules_(rules), nullable_(rules.size(), 1), cost_(rules.size(), kUnknown) {}
+      : rules_(rules), nullable_(rules.size(), 1), nodes_(rules.size()) {}
 
   Result<void> check() {
     find_nullable();
     double total = 0;
     for (size_t i = 0; i < rules_.size(); ++i) {
-      HS_ASSIGN_OR_RETURN(const double cost, of_rule(i, 0));
-      total += cost;
-      if (cost > kCostMax || total > kTotalMax) return refusal("is too ambiguous; simplify it");
+      if (nodes_[i].order == 0) HS_RETURN_IF_ERROR(visit(i, 0));
+      total += nodes_[i].cost;
+      if (nodes_[i].cost > kCostMax || total > kTotalMax) {
+        return refusal("is too ambiguous; simplify it");
+      }
+    }
+    for (size_t i = 0; i < rules_.size(); ++i) {
+      for (const First& first : firsts(i)) {
+        if (!first.last && nodes_[first.rule].cycle == nodes_[i].cycle) {
+          return refusal("has a rule that begins with itself");
+        }
+      }
     }
     return {};
   }
 
  private:
-  static constexpr double kUnknown = -1, kRunning = -2;
   static constexpr double kCostMax = 1 << 16, kTotalMax = 1 << 24;
   static constexpr uint32_t kDepthMax = 4096;
+
+  // By Tarjan's algorithm: rules of one cycle get one number.
+  struct Node {
+    double cost = 0;
+    uint32_t order = 0;  // of the first visit, from 1
+    uint32_t low = 0;    // the earliest that it leads back to
+    uint32_t cycle = 0;  // 0: still open
+  };
+  struct First {
+    uint32_t rule;
+    bool last;  // of its alternative
+  };
 
   static bool ends(const llama_grammar_element& e) {
     return e.type == LLAMA_GRETYPE_END || e.type == LLAMA_GRETYPE_ALT;
@@ -177,30 +202,52 @@ class FirstElements {
     }
   }
 
-  Result<double> of_rule(size_t i, uint32_t depth) {
-    if (cost_[i] == kRunning) return refusal("has a rule that begins with itself");
-    if (cost_[i] != kUnknown) return cost_[i];
-    if (depth > kDepthMax) return refusal("has too many rules that begin with rules");
-    cost_[i] = kRunning;
-    double cost = 1;
+  // The rules that an alternative may begin with.
+  std::vector<First> firsts(size_t i) const {
+    std::vector<First> out;
     bool at_start = true;
-    for (const auto& e : rules_[i]) {
-      if (ends(e)) {
-        at_start = true;
-      } else if (at_start) {
-        at_start = e.type == LLAMA_GRETYPE_RULE_REF && nullable_[e.value];
-        if (e.type == LLAMA_GRETYPE_RULE_REF) {
-          HS_ASSIGN_OR_RETURN(const double first, of_rule(e.value, depth + 1));
-          cost += first;
-        }
-      }
+    for (size_t k = 0; k < rules_[i].size(); ++k) {
+      const auto& e = rules_[i][k];
+      const bool ref = e.type == LLAMA_GRETYPE_RULE_REF;
+      if (at_start && ref) out.push_back({e.value, ends(rules_[i][k + 1])});
+      at_start = ends(e) || (at_start && ref && nullable_[e.value]);
     }
-    return cost_[i] = std::min(cost, 2 * kTotalMax);
+    return out;
+  }
+
+  Result<void> visit(size_t i, uint32_t depth) {
+    if (depth > kDepthMax) return refusal("has too many rules that begin with rules");
+    Node& node = nodes_[i];
+    node.order = node.low = ++n_order_;
+    open_.push_back(i);
+    double cost = 1;
+    for (const First& first : firsts(i)) {
+      Node& next = nodes_[first.rule];
+      if (next.order == 0) {
+        HS_RETURN_IF_ERROR(visit(first.rule, depth + 1));
+        node.low = std::min(node.low, next.low);
+      } else if (next.cycle == 0) {
+        node.low = std::min(node.low, next.order);
+      }
+      cost += next.cost;
+    }
+    node.cost = std::min(cost, 2 * kTotalMax);
+    if (node.low == node.order) close(i);
+    return {};
+  }
+
+  void close(size_t root) {
+    for (size_t i = root + 1; i != root; open_.pop_back()) {
+      i = open_.back();
+      nodes_[i].cycle = nodes_[root].order;
+    }
   }
 
   const llama_grammar_rules& rules_;
   std::vector<char> nullable_;
-  std::vector<double> cost_;
+  std::vector<Node> nodes_;
+  std::vector<size_t> open_;
+  uint32_t n_order_ = 0;
 };
 
 // Rule by rule with libllama's own parser, whose parse() would print the grammar to stderr.
@@ -233,6 +280,18 @@ Result<void> check_references(const llama_grammar_parser& parser) {
   return {};
 }
 
+// libllama aborts over a grammar that no text can begin: root ::= "a"{0} root.
+Result<void> check_beginning(const std::string& gbnf, const llama_vocab* vocab) {
+  struct Free {
+    void operator()(llama_grammar* g) const { llama_grammar_free_impl(g); }
+  };
+  const std::unique_ptr<llama_grammar, Free> grammar(
+      llama_grammar_init_impl(vocab, gbnf.c_str(), "root", /*lazy=*/false, nullptr, 0, nullptr, 0));
+  if (!grammar) return refusal("is refused by libllama");
+  if (llama_grammar_get_stacks(grammar.get()).empty()) return refusal("allows no text");
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_gbnf(const std::string& gbnf, const llama_vocab* vocab) {
@@ -242,7 +301,8 @@ Result<void> check_gbnf(const std::string& gbnf, const llama_vocab* vocab) {
   llama_grammar_parser parser(vocab);
   HS_RETURN_IF_ERROR(parse(gbnf, parser));
   HS_RETURN_IF_ERROR(check_references(parser));
-  return FirstElements(parser.rules).check();
+  HS_RETURN_IF_ERROR(FirstElements(parser.rules).check());
+  return check_beginning(gbnf, vocab);
 }
 
 Result<std::string> gbnf_of_schema(const std::string& json_schema) {
