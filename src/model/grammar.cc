@@ -142,7 +142,7 @@ class FirstElements {
       if (nodes_[i].order == 0) HS_RETURN_IF_ERROR(visit(i, 0));
       total += nodes_[i].cost;
       if (nodes_[i].cost > kCostMax || total > kTotalMax) {
-        return refusal("is too ambiguous; simplify it");
+        return refusal("has a rule that begins in too many ways; simplify it");
       }
     }
     for (size_t i = 0; i < rules_.size(); ++i) {
@@ -156,7 +156,9 @@ class FirstElements {
   }
 
  private:
-  static constexpr double kCostMax = 1 << 16, kTotalMax = 1 << 24;
+  // The first: at each token libllama looks at the whole vocabulary once for each way to go on,
+  // some milliseconds each time.
+  static constexpr double kCostMax = 1 << 10, kTotalMax = 1 << 24;
   static constexpr uint32_t kDepthMax = 4096;
 
   // By Tarjan's algorithm: rules of one cycle get one number.
@@ -202,14 +204,15 @@ class FirstElements {
     }
   }
 
-  // The rules that an alternative may begin with.
-  std::vector<First> firsts(size_t i) const {
+  // The rules that an alternative may begin with; `n_other` counts what else they begin with.
+  std::vector<First> firsts(size_t i, double* n_other = nullptr) const {
     std::vector<First> out;
     bool at_start = true;
     for (size_t k = 0; k < rules_[i].size(); ++k) {
       const auto& e = rules_[i][k];
       const bool ref = e.type == LLAMA_GRETYPE_RULE_REF;
       if (at_start && ref) out.push_back({e.value, ends(rules_[i][k + 1])});
+      if (at_start && !ref && n_other != nullptr) ++*n_other;
       at_start = ends(e) || (at_start && ref && nullable_[e.value]);
     }
     return out;
@@ -221,7 +224,7 @@ class FirstElements {
     node.order = node.low = ++n_order_;
     open_.push_back(i);
     double cost = 1;
-    for (const First& first : firsts(i)) {
+    for (const First& first : firsts(i, &cost)) {
       Node& next = nodes_[first.rule];
       if (next.order == 0) {
         HS_RETURN_IF_ERROR(visit(first.rule, depth + 1));

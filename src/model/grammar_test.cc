@@ -109,6 +109,9 @@ TEST(Grammar, RefusesWhatWouldNeverEnd) {
        }) {
     EXPECT_NE(refusal(gbnf), "") << gbnf.substr(0, 100);
   }
+  std::string wide = "root ::= \"x0\"";
+  for (int i = 1; i < 4000; ++i) wide += " | \"x" + std::to_string(i) + "\"";
+  EXPECT_NE(refusal(wide + "\n"), "");
   std::string repeated = "root ::= \"a\"";
   for (int i = 0; i < 300; ++i) repeated += " \"b\"{0,2000}";
   EXPECT_NE(refusal(repeated), "");

@@ -275,7 +275,7 @@ class LlamaIndexTest(Clients):
         self.assertTrue(llm.complete("Say hello.").text)
         asked = [ChatMessage(role="user", content=ASK[0]["content"])]
         call = llm.chat(asked, tools=[WEATHER], tool_choice="required",
-                        allow_parallel_tool_calls=False, max_tokens=60).message.additional_kwargs["tool_calls"][0]
+                        parallel_tool_calls=False, max_tokens=60).message.additional_kwargs["tool_calls"][0]
         self.assert_weather(call.function.name, call.function.arguments)
 
 
