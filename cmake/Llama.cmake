@@ -113,8 +113,9 @@ target_link_libraries(headstart_llama INTERFACE
 
 add_library(headstart_llama_common INTERFACE)
 add_library(headstart::llama_common ALIAS headstart_llama_common)
+# src holds libllama's grammar parser, with which a client's grammar is checked (model/grammar.cc).
 target_include_directories(headstart_llama_common SYSTEM INTERFACE
-  ${llama_src}/common ${llama_src}/vendor)
+  ${llama_src}/common ${llama_src}/vendor ${llama_src}/src)
 # httplib.h lays out its classes by these: all who include it must say what its archive was built
 # with (vendor/cpp-httplib/CMakeLists.txt; of these only OPENSSL_SUPPORT is public there).
 target_compile_definitions(headstart_llama_common INTERFACE

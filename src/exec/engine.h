@@ -25,6 +25,7 @@
 #include "base/token.h"
 #include "model/chat_template.h"
 #include "model/sampler.h"
+#include "model/token_probs.h"
 #include "model/tokenizer.h"
 #include "store/store.h"
 
@@ -60,12 +61,16 @@ struct CompletionRequest {
   // Most tokens that a decode step computes on trial (exec/prompt_lookup.h): 0 is off, nothing the
   // engine's, more than the executor can do is cut. The answer is the same whatever it is.
   std::optional<uint32_t> n_propose_max;
-  std::string salt;  // partitions the store; at most 256 bytes
+  std::string salt;          // partitions the store; at most 256 bytes
+  std::vector<Token> shown;  // control tokens that the text shows, as a parser of it needs them
+  std::optional<uint32_t> n_top_logprobs;  // nothing: no probabilities; at most kTopTokensMax
   std::stop_token cancel;
   ProgressFn progress;  // may be empty
   // Receives the text as it is generated, always whole UTF-8 sequences, stop strings held back.
   // Returning false cancels the request. May be empty.
   std::function<bool(std::string_view piece)> on_text;
+  // Receives the probabilities of the tokens whose text comes with the next on_text. May be empty.
+  std::function<void(std::span<const model::TokenProbs>)> on_probs;
 };
 
 // Why no more of a prompt was reused: the stored prompt that it follows longest goes on
@@ -81,7 +86,10 @@ enum class FinishReason { kStop, kLength };
 struct Completion {
   std::string text;
   std::vector<Token> tokens;  // generated, an end-of-text token not included
+  // Of the tokens whose text was sent: those that only made up a stop string are not there.
+  std::vector<model::TokenProbs> probs;
   FinishReason finish = FinishReason::kLength;
+  std::string stop;  // the stop string that ended the text; empty: another reason
   uint32_t n_prompt = 0;
   uint32_t n_cached = 0;          // prompt tokens not computed
   uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only
@@ -92,6 +100,7 @@ struct Completion {
   // Parts of ttft_ms; wait: for a slot, for steps of other requests, for a prefix that another one
   // was computing.
   double wait_ms = 0, lookup_ms = 0, load_ms = 0, compute_ms = 0;
+  double decode_ms = 0;      // first token sampled to the last one
   double prefill_tok_s = 0;  // computed prompt tokens per second of compute_ms
   double decode_tok_s = 0;   // generated tokens after the first, per second
   // Of sparse attention, over layers, query heads and blocks of queries (exec/layer_executor.h).

@@ -1,6 +1,7 @@
 #include "exec/session.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace headstart::exec {
 
@@ -165,32 +166,63 @@ Result<void> Session::prefill() {
 
 Result<void> Session::generate() {
   const StepScheduler::Answering answering(*e_.scheduler);
-  Token token = sampler_->sample(logits_);
+  Token token = pick(logits_);
   out_.ttft_ms = ms_since_start();
   const double begin_s = e_.clock.now_s();
   for (;;) {
-    if (e_.tokenizer->is_end(token)) {
+    if (token == model::Sampler::kNoToken || e_.tokenizer->is_end(token)) {
       out_.finish = FinishReason::kStop;
       break;
     }
     out_.tokens.push_back(token);
-    if (!deliver(stream_.push(e_.tokenizer->piece(token))))
-      return Error{Code::kCancelled, "cancelled"};
+    if (!deliver(stream_.push(piece(token)))) return Error{Code::kCancelled, "cancelled"};
     if (stream_.stopped()) {
+      out_.stop = stream_.stop();
       out_.finish = FinishReason::kStop;
       break;
     }
     if (out_.tokens.size() >= r_.n_predict) break;
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
     HS_RETURN_IF_ERROR(advance(token));
-    token = sampler_->sample(logits_after());
+    token = pick(logits_after());
   }
   const double decode_s = e_.clock.now_s() - begin_s;
   const size_t n_decoded = sequence_.size() - r_.tokens.size();
+  out_.decode_ms = decode_s * 1e3;
   out_.decode_tok_s = n_decoded > 0 ? static_cast<double>(n_decoded) / decode_s : 0;
+  if (!stream_.stopped()) deliver_probs();
   if (!deliver(stream_.finish())) return Error{Code::kCancelled, "cancelled"};
   out_.text = stream_.text();
   return {};
+}
+
+Token Session::pick(std::span<const float> logits) {
+  const Token token = sampler_->sample(logits);
+  if (r_.n_top_logprobs && token != model::Sampler::kNoToken && !e_.tokenizer->is_end(token)) {
+    model::TokenProbs& probs =
+        probs_.emplace_back(model::token_probs(logits, token, *r_.n_top_logprobs));
+    probs.picked.text = e_.tokenizer->piece(token, /*special=*/true);
+    for (auto& t : probs.top) t.text = e_.tokenizer->piece(t.token, /*special=*/true);
+  }
+  return token;
+}
+
+std::string Session::piece(Token token) const {
+  const bool shown = std::find(r_.shown.begin(), r_.shown.end(), token) != r_.shown.end();
+  return e_.tokenizer->piece(token, shown);
+}
+
+bool Session::deliver(const std::string& text) {
+  if (text.empty()) return true;
+  deliver_probs();
+  return !r_.on_text || r_.on_text(text);
+}
+
+void Session::deliver_probs() {
+  if (probs_.empty()) return;
+  if (r_.on_probs) r_.on_probs(probs_);
+  std::move(probs_.begin(), probs_.end(), std::back_inserter(out_.probs));
+  probs_.clear();
 }
 
 // Adds `token` to the sequence; its K,V and the logits after it are there then. Either the last

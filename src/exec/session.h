@@ -50,7 +50,10 @@ class Session {
   Result<StepResult> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class);
   void collect(NumericClass numeric_class, size_t n_token, double measured_s);
   double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
-  bool deliver(const std::string& text) { return text.empty() || !r_.on_text || r_.on_text(text); }
+  Token pick(std::span<const float> logits);
+  std::string piece(Token token) const;
+  bool deliver(const std::string& text);
+  void deliver_probs();
 
   EngineParts& e_;
   Slot& slot_;
@@ -72,6 +75,7 @@ class Session {
   double decoded_s_ = 0;
   AttentionReport attention_;  // of the step that runs
   std::unique_ptr<model::Sampler> sampler_;
+  std::vector<model::TokenProbs> probs_;  // of the tokens whose text is held back
   Completion out_;
   double start_s_ = 0;
 };

@@ -65,7 +65,10 @@ std::string TextStream::push(std::string_view piece) {
   if (stopped_) return {};
   held_ += piece;
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at < first) first = at, stop_ = stop;
+  }
   if (first != std::string::npos) {
     stopped_ = true;
     std::string out = send(first);

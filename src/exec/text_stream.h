@@ -24,6 +24,7 @@ class TextStream {
   // No more tokens: returns what was held back, bytes that never became UTF-8 as U+FFFD.
   std::string finish();
   bool stopped() const { return stopped_; }          // a stop string was completed
+  const std::string& stop() const { return stop_; }  // which
   const std::string& text() const { return sent_; }  // everything returned so far
 
  private:
@@ -31,6 +32,7 @@ class TextStream {
   std::vector<std::string> stops_;
   std::string held_;
   std::string sent_;
+  std::string stop_;
   bool stopped_ = false;
 };
 

@@ -77,13 +77,13 @@ std::vector<Token> Tokenizer::encode(std::string_view text, bool add_special,
   return tokens;
 }
 
-std::string Tokenizer::piece(Token token) const {
+std::string Tokenizer::piece(Token token, bool special) const {
   if (token < 0 || token >= n_vocab()) return {};
   char small[64];
-  int32_t n = llama_token_to_piece(vocab_, token, small, sizeof small, 0, /*special=*/false);
+  int32_t n = llama_token_to_piece(vocab_, token, small, sizeof small, 0, special);
   if (n >= 0) return std::string(small, static_cast<size_t>(n));
   std::string large(static_cast<size_t>(-n), '\0');
-  n = llama_token_to_piece(vocab_, token, large.data(), -n, 0, false);
+  n = llama_token_to_piece(vocab_, token, large.data(), -n, 0, special);
   large.resize(static_cast<size_t>(std::max(n, 0)));
   return large;
 }

@@ -30,8 +30,9 @@ class Tokenizer {
   // begins with it; `parse_special` reads <|…|> markers as single tokens (rendered templates).
   // CHECKs kTextBytesMax.
   std::vector<Token> encode(std::string_view text, bool add_special, bool parse_special) const;
-  // The bytes of one token; may be a part of a UTF-8 sequence. Control tokens give nothing.
-  std::string piece(Token token) const;
+  // The bytes of one token; may be a part of a UTF-8 sequence. Control tokens give nothing, unless
+  // `special` asks for their markers.
+  std::string piece(Token token, bool special = false) const;
   std::string decode(std::span<const Token> tokens) const;
   bool is_end(Token token) const;  // end of text or of turn
   int32_t n_vocab() const;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,14 @@
 
 namespace headstart::server {
 
+// What clients ask about the model.
+struct ModelInfo {
+  std::string file_name;  // without its folder
+  std::string chat_template;
+  std::map<std::string, bool> chat_template_caps;
+  std::string bos_token, eos_token;  // empty: none
+};
+
 class Completer {
  public:
   virtual ~Completer() = default;
@@ -23,9 +32,17 @@ class Completer {
   virtual const std::string& model_name() const = 0;
   virtual uint32_t n_ctx() const = 0;
   virtual int32_t n_vocab() const = 0;
-  // Errors: kInvalidArgument where the model's template refuses the messages.
-  virtual Result<std::string> render(const std::vector<model::ChatMessage>& messages) const = 0;
-  virtual std::vector<Token> tokenize(std::string_view text) const = 0;
+  virtual ModelInfo info() const = 0;
+  // Errors: kInvalidArgument where the model's template refuses the messages, or where a schema
+  // has no grammar.
+  virtual Result<model::ChatPrompt> apply(const model::ChatInput& chat) const = 0;
+  // As model::Tokenizer::encode().
+  virtual std::vector<Token> tokenize(std::string_view text, bool add_special,
+                                      bool parse_special) const = 0;
+  // The bytes of a token, of a control token its marker.
+  virtual std::string piece(Token token) const = 0;
+  // Errors: kInvalidArgument where complete() would refuse them.
+  virtual Result<void> check(const model::SamplingOptions& options) const = 0;
   // As exec::Engine::complete: returns soon after request.cancel is asked to stop.
   virtual Result<exec::Completion> complete(const exec::CompletionRequest& request) = 0;
   virtual exec::EngineStats stats() const = 0;

@@ -2,10 +2,9 @@
 //
 // Pure: bytes in, a request or the client's error out. Every field has a type, a range and a
 // maximum size; unknown fields are accepted, and null means absent. A field that would change the
-// answer but is not supported (tools, logprobs, n > 1, …) is refused, never ignored.
+// answer but is not supported (echo, mirostat, …) is refused, never ignored.
 //
-// Fields that are absent get OpenAI's defaults where OpenAI has the field, llama.cpp's where it has
-// not (docs/decisions/0006-server.md).
+// The fields of a chat are read in chat_fields.h, those of sampling in sampling_fields.h.
 #pragma once
 
 #include <cstddef>
@@ -17,32 +16,29 @@
 #include <vector>
 
 #include "base/token.h"
-#include "model/chat_template.h"
-#include "model/sampler.h"
 #include "server/api_error.h"
+#include "server/chat_fields.h"
+#include "server/sampling_fields.h"
 #include "store/store.h"
 
 namespace headstart::server {
 
-enum class Endpoint { kChat, kCompletions };
+// OpenAI's two, and llama-server's own /completion.
+enum class Endpoint { kChat, kCompletions, kNative };
 
-inline constexpr size_t kJsonDepthMax = 128;
-inline constexpr size_t kJsonValuesMax = 1 << 19;  // bounds the parsed tree at some 50 MB
-inline constexpr size_t kMessagesMax = 16384;
-inline constexpr size_t kStopsMax = 16;
-inline constexpr size_t kStopBytesMax = 256;
-inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr size_t kSaltBytesMax = 256;
+inline constexpr uint32_t kChoicesMax = 8;
 inline constexpr uint32_t kRestOfContext = UINT32_MAX;
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
-  std::vector<model::ChatMessage> messages;              // kChat; at least one
-  std::variant<std::string, std::vector<Token>> prompt;  // kCompletions
-  uint32_t max_tokens = kRestOfContext;                  // 0 fills the cache
-  model::SamplingOptions sampling;                       // its seed is set by admission
-  std::optional<uint32_t> seed;                          // nothing: choose one
-  std::vector<std::string> stop;
+  model::ChatInput chat;                                 // kChat; at least one message
+  std::variant<std::string, std::vector<Token>> prompt;  // the others
+  AnswerFormat format;
+  SamplingFields sampling;
+  uint32_t max_tokens = kRestOfContext;    // 0 fills the cache
+  uint32_t n_choice = 1;                   // answers, each with a seed of its own
+  std::optional<uint32_t> n_top_logprobs;  // nothing: no probabilities
   std::optional<store::ReuseMode> reuse;
   std::optional<uint32_t> n_propose_max;
   std::string salt;

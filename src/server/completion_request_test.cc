@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "server/schema_check.h"
+
 namespace headstart::server {
 namespace {
 
@@ -37,13 +39,13 @@ ApiError refused(Endpoint endpoint, const std::string& body) {
 
 TEST(CompletionRequest, TakesDefaultsOfOpenAi) {
   const ApiRequest r = chat(chat_with(""));
-  EXPECT_FLOAT_EQ(r.sampling.temperature, 1.0f);
-  EXPECT_FLOAT_EQ(r.sampling.top_p, 1.0f);
-  EXPECT_EQ(r.sampling.top_k, 40);
-  EXPECT_FLOAT_EQ(r.sampling.min_p, 0.05f);
-  EXPECT_FLOAT_EQ(r.sampling.repeat_penalty, 1.0f);
+  EXPECT_FLOAT_EQ(r.sampling.options.temperature, 1.0f);
+  EXPECT_FLOAT_EQ(r.sampling.options.top_p, 1.0f);
+  EXPECT_EQ(r.sampling.options.top_k, 40);
+  EXPECT_FLOAT_EQ(r.sampling.options.min_p, 0.05f);
+  EXPECT_FLOAT_EQ(r.sampling.options.repeat_penalty, 1.0f);
   EXPECT_EQ(r.max_tokens, kRestOfContext);
-  EXPECT_FALSE(r.seed.has_value());
+  EXPECT_FALSE(r.sampling.seed.has_value());
   EXPECT_FALSE(r.stream);
   EXPECT_FALSE(r.reuse.has_value());
   EXPECT_EQ(completions(R"({"prompt":"x"})").max_tokens, 16u);
@@ -57,7 +59,7 @@ TEST(CompletionRequest, ReadsNullAsAbsent) {
          "stream_options":null,"headstart":null,"cache_salt":null,"tools":null,"tool_choice":null,
          "functions":null,"response_format":null,"logprobs":null,"top_logprobs":null,"user":null,
          "grammar":null,"json_schema":null)"));
-  EXPECT_FLOAT_EQ(r.sampling.temperature, 1.0f);
+  EXPECT_FLOAT_EQ(r.sampling.options.temperature, 1.0f);
   EXPECT_EQ(r.max_tokens, kRestOfContext);
   const ApiRequest c = completions(
       R"({"prompt":"x","suffix":null,"echo":null,"best_of":null,"logprobs":null,"stop":null})");
@@ -69,7 +71,7 @@ TEST(CompletionRequest, AcceptsUnknownAndHarmlessFields) {
       R"("model":"gpt-4","store":true,"metadata":{"a":[1]},"parallel_tool_calls":true,"tools":[],
          "tool_choice":"none","response_format":{"type":"text"},"n":1,"logprobs":false,
          "reasoning_effort":"low","user":"u")"));
-  EXPECT_EQ(r.messages.size(), 1u);
+  EXPECT_EQ(r.chat.messages.size(), 1u);
 }
 
 TEST(CompletionRequest, ReadsEveryFormOfContent) {
@@ -81,14 +83,14 @@ TEST(CompletionRequest, ReadsEveryFormOfContent) {
         {"role":"assistant"},
         {"role":"user","content":[],"name":"n"},
         {"role":"tool","content":"t","tool_call_id":"1"}]})");
-  ASSERT_EQ(r.messages.size(), 6u);
-  EXPECT_EQ(r.messages[0].content, "s");
-  EXPECT_EQ(r.messages[1].role, "system");  // templates do not know developer
-  EXPECT_EQ(r.messages[1].content, "a\nb");
-  EXPECT_EQ(r.messages[2].content, "");
-  EXPECT_EQ(r.messages[3].content, "");
-  EXPECT_EQ(r.messages[4].content, "");
-  EXPECT_EQ(r.messages[5].role, "tool");
+  ASSERT_EQ(r.chat.messages.size(), 6u);
+  EXPECT_EQ(r.chat.messages[0].content, "s");
+  EXPECT_EQ(r.chat.messages[1].role, "system");  // templates do not know developer
+  EXPECT_EQ(r.chat.messages[1].parts, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(r.chat.messages[2].content, "");
+  EXPECT_EQ(r.chat.messages[3].content, "");
+  EXPECT_EQ(r.chat.messages[4].content, "");
+  EXPECT_EQ(r.chat.messages[5].role, "tool");
 }
 
 TEST(CompletionRequest, ReadsLengths) {
@@ -111,11 +113,12 @@ TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
 }
 
 TEST(CompletionRequest, ReadsStops) {
-  EXPECT_EQ(chat(chat_with(R"("stop":"a")")).stop, std::vector<std::string>{"a"});
-  EXPECT_EQ(chat(chat_with(R"("stop":["a","b"])")).stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(chat(chat_with(R"("stop":[])")).stop.empty());
-  EXPECT_EQ(chat(chat_with(R"("stop":["","b"])")).stop, std::vector<std::string>{"b"});
-  EXPECT_TRUE(chat(chat_with(R"("stop":"")")).stop.empty());
+  EXPECT_EQ(chat(chat_with(R"("stop":"a")")).sampling.stop, std::vector<std::string>{"a"});
+  EXPECT_EQ(chat(chat_with(R"("stop":["a","b"])")).sampling.stop,
+            (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(chat(chat_with(R"("stop":[])")).sampling.stop.empty());
+  EXPECT_EQ(chat(chat_with(R"("stop":["","b"])")).sampling.stop, std::vector<std::string>{"b"});
+  EXPECT_TRUE(chat(chat_with(R"("stop":"")")).sampling.stop.empty());
 }
 
 TEST(CompletionRequest, ReadsSampling) {
@@ -123,7 +126,7 @@ TEST(CompletionRequest, ReadsSampling) {
       chat(chat_with(
                R"("temperature":0,"top_p":0.5,"top_k":-1,"min_p":0,"presence_penalty":-2,
                   "frequency_penalty":1.5,"repeat_penalty":1.1,"logit_bias":{"12":-100,"7":0.5})"))
-          .sampling;
+          .sampling.options;
   EXPECT_EQ(s.temperature, 0.0f);
   EXPECT_EQ(s.top_p, 0.5f);
   EXPECT_EQ(s.top_k, 0);
@@ -136,13 +139,14 @@ TEST(CompletionRequest, ReadsSampling) {
 }
 
 TEST(CompletionRequest, ReadsSeeds) {
-  EXPECT_EQ(chat(chat_with(R"("seed":42)")).seed, 42u);
-  EXPECT_EQ(chat(chat_with(R"("seed":0)")).seed, 0u);
-  EXPECT_FALSE(chat(chat_with(R"("seed":-1)")).seed.has_value());
+  EXPECT_EQ(chat(chat_with(R"("seed":42)")).sampling.seed, 42u);
+  EXPECT_EQ(chat(chat_with(R"("seed":0)")).sampling.seed, 0u);
+  EXPECT_FALSE(chat(chat_with(R"("seed":-1)")).sampling.seed.has_value());
   // Large and negative seeds are all usable, and none becomes libllama's "choose one".
-  EXPECT_TRUE(chat(chat_with(R"("seed":-9223372036854775808)")).seed.has_value());
-  EXPECT_EQ(chat(chat_with(R"("seed":4294967295)")).seed, UINT32_MAX - 1);
-  EXPECT_NE(chat(chat_with(R"("seed":4294967296)")).seed, chat(chat_with(R"("seed":0)")).seed);
+  EXPECT_TRUE(chat(chat_with(R"("seed":-9223372036854775808)")).sampling.seed.has_value());
+  EXPECT_EQ(chat(chat_with(R"("seed":4294967295)")).sampling.seed, UINT32_MAX - 1);
+  EXPECT_NE(chat(chat_with(R"("seed":4294967296)")).sampling.seed,
+            chat(chat_with(R"("seed":0)")).sampling.seed);
 }
 
 TEST(CompletionRequest, ReadsReuseAndSalt) {
@@ -213,22 +217,47 @@ TEST(CompletionRequest, NamesTheWrongField) {
       {R"("headstart":{"n_propose_max":"7"})", "headstart.n_propose_max"},
       {R"("cache_salt":5)", "cache_salt"},
       {R"("n":0)", "n"},
-      {R"("n":2)", "n"},
       {R"("n":"1")", "n"},
+      {R"("n":9)", "n"},
       {R"("best_of":2)", "best_of"},
       {R"("echo":true)", "echo"},
       {R"("suffix":"x")", "suffix"},
-      {R"("logprobs":true)", "logprobs"},
-      {R"("logprobs":0)", "logprobs"},
       {R"("top_logprobs":5)", "top_logprobs"},
-      {R"("tools":[{"type":"function"}])", "tools"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("tool_choice":{"type":"function"})", "tool_choice"},
+      {R"("tool_choice":{"type":"function","function":{"name":"x"}})", "tool_choice"},
+      {R"("tools":{})", "tools"},
+      {R"("tools":[5])", "tools[0]"},
+      {R"("tools":[{"type":"web_search"}])", "tools[0]"},
+      {R"("tools":[{"type":"function"}])", "tools[0].function"},
+      {R"("tools":[{"function":{"name":"a b"}}])", "tools[0].function.name"},
+      {R"("tools":[{"function":{"name":""}}])", "tools[0].function.name"},
+      {R"("tools":[{"function":{"name":"a"}},{"function":{"name":"a"}}])",
+       "tools[1].function.name"},
+      {R"("tools":[{"function":{"name":"a","parameters":[]}}])", "tools[0].function.parameters"},
       {R"("functions":[{}])", "functions"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
+      {R"("parallel_tool_calls":1)", "parallel_tool_calls"},
+      {R"("response_format":{"type":"xml"})", "response_format.type"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":5}})",
+       "response_format.json_schema.schema"},
+      {R"("response_format":{"type":"json_object"},"grammar":"root ::= [a]")", "grammar"},
+      {R"("response_format":{"type":"json_object"},"json_schema":{})", "json_schema"},
+      {R"("json_schema":"x")", "json_schema"},
+      {R"("grammar":"root ::= [a]","tools":[{"function":{"name":"a"}}])", "grammar"},
+      {R"("reasoning_format":"loud")", "reasoning_format"},
+      {R"("chat_template_kwargs":{"enable_thinking":"no"})", "chat_template_kwargs"},
+      {R"("logit_bias":[["a"]])", "logit_bias"},
+      {R"("logit_bias":[[1,true]])", "logit_bias"},
+      {R"("logit_bias":[[-1,1]])", "logit_bias"},
+      {R"("logprobs":5)", "logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"("mirostat":2)", "mirostat"},
+      {R"("dry_multiplier":0.8)", "dry_multiplier"},
+      {R"("samplers":["top_k"])", "samplers"},
+      {R"("typical_p":2)", "typical_p"},
+      {R"("repeat_last_n":-2)", "repeat_last_n"},
       {R"("response_format":"json")", "response_format"},
-      {R"("grammar":"root ::= x")", "grammar"},
-      {R"("json_schema":{"type":"object"})", "json_schema"},
   };
   for (const Wrong& wrong : kWrong) {
     const ApiError error = refused(Endpoint::kChat, chat_with(wrong.fields));
@@ -257,7 +286,14 @@ TEST(CompletionRequest, NamesTheWrongMessage) {
        "messages[0].content[0].text"},
       {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
        "messages[0].content[0]"},
-      {R"("messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}])", "messages[0].tool_calls"},
+      {R"("messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}])",
+       "messages[0].tool_calls[0].function"},
+      {R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":""}}]}])",
+       "messages[0].tool_calls[0].function.name"},
+      {R"("messages":[{"role":"user","tool_calls":[{"function":{"name":"f"}}]}])",
+       "messages[0].tool_calls"},
+      {R"("messages":[{"role":"assistant","function_call":{"name":"f"}}])",
+       "messages[0].function_call"},
   };
   for (const Wrong& wrong : kWrong) {
     const ApiError error = refused(Endpoint::kChat, std::string("{") + wrong.fields + "}");
@@ -307,11 +343,130 @@ TEST(CompletionRequest, RefusesTreesThatExhaust) {
 
 TEST(CompletionRequest, LimitsSizes) {
   const std::string stop(kStopBytesMax, 's'), salt(kSaltBytesMax, 's');
-  EXPECT_EQ(chat(chat_with("\"stop\":\"" + stop + "\"")).stop.size(), 1u);
+  EXPECT_EQ(chat(chat_with("\"stop\":\"" + stop + "\"")).sampling.stop.size(), 1u);
   EXPECT_EQ(refused(Endpoint::kChat, chat_with("\"stop\":\"" + stop + "s\"")).param, "stop");
   EXPECT_EQ(chat(chat_with("\"cache_salt\":\"" + salt + "\"")).salt, salt);
   EXPECT_EQ(refused(Endpoint::kChat, chat_with("\"cache_salt\":\"" + salt + "s\"")).param,
             "cache_salt");
+}
+
+TEST(CompletionRequest, ReadsToolsAndCalls) {
+  const ApiRequest r = chat(
+      R"({"messages":[{"role":"user","content":"w?"},
+            {"role":"assistant","content":null,"tool_calls":[
+              {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}},
+              {"id":"c2","type":"function","function":{"name":"g","arguments":{"x":[1]}}},
+              {"id":"c3","function":{"name":"h"}}]},
+            {"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"sunny"}]}],
+          "tools":[{"type":"function","function":{"name":"f","description":"d","strict":true,
+            "parameters":{"type":"object","properties":{"b":{"type":"integer"},
+              "a":{"type":"integer"}}}}},{"type":"function","function":{"name":"g"}}],
+          "tool_choice":{"type":"function","function":{"name":"g"}},"parallel_tool_calls":false})");
+  const auto& calls = r.chat.messages[1].tool_calls;
+  ASSERT_EQ(calls.size(), 3u);
+  EXPECT_EQ(calls[0].arguments, R"({"b":1,"a":2})");
+  EXPECT_EQ(calls[1].arguments, R"({"x":[1]})");
+  EXPECT_EQ(calls[2].arguments, "{}");
+  EXPECT_EQ(calls[2].id, "c3");
+  EXPECT_EQ(r.chat.messages[2].tool_call_id, "c1");
+  EXPECT_EQ(r.chat.messages[2].content, "sunny");
+  ASSERT_EQ(r.chat.tools.size(), 2u);
+  EXPECT_EQ(r.chat.tools[0].description, "d");
+  // The order of properties is the order in which they are written.
+  EXPECT_EQ(r.chat.tools[0].parameters,
+            R"({"type":"object","properties":{"b":{"type":"integer"},"a":{"type":"integer"}}})");
+  EXPECT_EQ(r.chat.tools[1].parameters, "{}");
+  EXPECT_EQ(r.chat.tool_choice, model::ToolChoice::kRequired);
+  EXPECT_EQ(r.chat.tool_name, "g");
+  EXPECT_EQ(r.chat.parallel_tool_calls, false);
+}
+
+TEST(CompletionRequest, ReadsWhatTheAnswerMustBe) {
+  const auto schema = [](const std::string& fields) {
+    return chat(chat_with(fields)).format.json_schema;
+  };
+  EXPECT_EQ(schema(""), "");
+  EXPECT_EQ(schema(R"("response_format":{"type":"text"})"), "");
+  EXPECT_EQ(schema(R"("response_format":{"type":"json_object"})"), R"({"type":"object"})");
+  EXPECT_EQ(schema(R"("response_format":{"type":"json_object","schema":{"type":"array"}})"),
+            R"({"type":"array"})");
+  EXPECT_EQ(schema(R"("response_format":{"type":"json_schema","json_schema":{"name":"n",
+                      "strict":true,"schema":{"type":"null"}}})"),
+            R"({"type":"null"})");
+  EXPECT_EQ(schema(R"("json_schema":{"type":"null"})"), R"({"type":"null"})");
+  EXPECT_EQ(chat(chat_with(R"("grammar":"root ::= [a]")")).format.gbnf, "root ::= [a]");
+}
+
+TEST(CompletionRequest, ReadsProbabilitiesAndChoices) {
+  EXPECT_FALSE(chat(chat_with("")).n_top_logprobs.has_value());
+  EXPECT_EQ(chat(chat_with(R"("logprobs":true)")).n_top_logprobs, 0u);
+  EXPECT_EQ(chat(chat_with(R"("logprobs":true,"top_logprobs":3)")).n_top_logprobs, 3u);
+  EXPECT_EQ(completions(R"({"prompt":"x","logprobs":0})").n_top_logprobs, 0u);
+  EXPECT_EQ(completions(R"({"prompt":"x","logprobs":5})").n_top_logprobs, 5u);
+  EXPECT_FALSE(completions(R"({"prompt":"x","logprobs":false})").n_top_logprobs.has_value());
+  EXPECT_EQ(chat(chat_with(R"("n":8)")).n_choice, 8u);
+  EXPECT_EQ(completions(R"({"prompt":"x","n":3,"best_of":3})").n_choice, 3u);
+}
+
+TEST(CompletionRequest, ReadsBothFormsOfBias) {
+  const auto s = chat(chat_with(R"("logit_bias":[[5,1.5],["yes",-3],[7,false]])")).sampling;
+  ASSERT_EQ(s.options.logit_bias.size(), 2u);
+  EXPECT_EQ(s.options.logit_bias[0], (std::pair<Token, float>{5, 1.5f}));
+  EXPECT_EQ(s.options.logit_bias[1].first, 7);
+  EXPECT_TRUE(std::isinf(s.options.logit_bias[1].second));
+  ASSERT_EQ(s.text_bias.size(), 1u);
+  EXPECT_EQ(s.text_bias[0], (std::pair<std::string, float>{"yes", -3.0f}));
+}
+
+TEST(CompletionRequest, TakesDefaultsOfLlamaServerOnItsOwnEndpoint) {
+  const auto r = parse_request(Endpoint::kNative, R"({"prompt":"x"})");
+  ASSERT_TRUE(r);
+  EXPECT_FLOAT_EQ(r->sampling.options.temperature, 0.8f);
+  EXPECT_FLOAT_EQ(r->sampling.options.top_p, 0.95f);
+  EXPECT_EQ(r->max_tokens, kRestOfContext);
+  EXPECT_EQ(parse_request(Endpoint::kNative, R"({"prompt":"x","n_predict":3})")->max_tokens, 3u);
+  EXPECT_FALSE(parse_request(Endpoint::kNative, R"({"prompt":"x","n":2})"));
+}
+
+// Each of these would end the process or never end in llama.cpp's converter.
+TEST(CompletionRequest, RefusesSchemasThatExhaust) {
+  const auto nested = [](std::string open, std::string close, size_t n) {
+    std::string text;
+    for (size_t i = 0; i < n; ++i) text += open;
+    text += R"({"type":"null"})";
+    for (size_t i = 0; i < n; ++i) text += close;
+    return text;
+  };
+  std::string web = R"({"$defs":{)";  // every definition is any of all of them
+  for (int i = 0; i < 24; ++i) {
+    web += (i ? ",\"d" : "\"d") + std::to_string(i) + R"(":{"anyOf":[)";
+    for (int j = 0; j < 12; ++j) {
+      web += std::string(j ? "," : "") + R"({"$ref":"#/$defs/d)" + std::to_string((i + j) % 24) +
+             "\"}";
+    }
+    web += "]}";
+  }
+  web += R"(},"$ref":"#/$defs/d0"})";
+  std::string wide = R"({"properties":{"a":{})";
+  for (size_t i = 0; i < kSchemaPropertiesMax; ++i) wide += ",\"p" + std::to_string(i) + "\":{}";
+  wide += "}}";
+  for (const std::string& schema :
+       {nested(R"({"items":)", "}", kSchemaDepthMax + 1),
+        std::string(R"({"$defs":{"a":{"$ref":"#/$defs/a"}},"allOf":[{"$ref":"#/$defs/a"}]})"),
+        std::string(R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},
+                       "$ref":"#/$defs/a"})"),
+        std::string(R"({"$ref":"#/)") + std::string(kSchemaTextBytesMax, '/') + "\"}",
+        std::string(R"({"properties":{")") + std::string(kSchemaNameBytesMax + 1, ' ') +
+            R"(":{}}})",
+        std::string(R"({"pattern":"^)") + std::string(kSchemaTextBytesMax, 'a') + R"($"})", web,
+        wide}) {
+    const ApiError error = refused(Endpoint::kChat, chat_with("\"json_schema\":" + schema));
+    EXPECT_EQ(error.param, "json_schema") << schema.substr(0, 100);
+  }
+  // What people write passes.
+  EXPECT_TRUE(parse_request(
+      Endpoint::kChat, chat_with(R"("json_schema":{"$defs":{"node":{"type":"object","properties":{
+        "next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}}}},"$ref":"#/$defs/node"})")));
 }
 
 TEST(CompletionRequest, KeepsPromptsOutOfMessages) {

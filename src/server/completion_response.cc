@@ -1,70 +1,14 @@
 #include "server/completion_response.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace headstart::server {
 namespace {
 
-using json = nlohmann::ordered_json;
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-// A model may write bytes that are no UTF-8; the client gets replacement characters, never a 500.
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
-
-const char* reason(exec::FinishReason finish) {
-  return finish == exec::FinishReason::kStop ? "stop" : "length";
-}
-
-json or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
-
-json usage_of(const exec::Completion& c) {
-  const auto n_generated = static_cast<uint32_t>(c.tokens.size());
-  return {{"prompt_tokens", c.n_prompt},
-          {"completion_tokens", n_generated},
-          {"total_tokens", c.n_prompt + n_generated},
-          {"prompt_tokens_details", {{"cached_tokens", c.n_cached}}}};
-}
-
-// Where the time to the first token went, counted from acceptance.
-json extension_of(const AnswerHead& head, const exec::Completion& c, double queue_ms) {
-  return {{"ttft_ms", queue_ms + c.ttft_ms},
-          {"queue_ms", queue_ms},
-          {"wait_ms", c.wait_ms},
-          {"lookup_ms", c.lookup_ms},
-          {"load_ms", c.load_ms},
-          {"compute_ms", c.compute_ms},
-          {"n_cached_rounded", c.n_cached_rounded},
-          {"n_proposed", c.n_proposed},
-          {"n_accepted", c.n_accepted},
-          {"prefill_tok_s", c.prefill_tok_s},
-          {"decode_tok_s", c.decode_tok_s},
-          {"seed", head.seed}};
-}
-
-json envelope(const AnswerHead& head, const char* object) {
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
-}
-
-bool is_chat(const AnswerHead& head) { return head.endpoint == Endpoint::kChat; }
-
-// One chunk of a stream with one choice; `content` is a delta for chat, a text for completions.
-json chunk(const AnswerHead& head, json content, json finish_reason) {
-  json out = envelope(head, is_chat(head) ? "chat.completion.chunk" : "text_completion");
-  out["choices"] = json::array({{{"index", 0},
-                                 {is_chat(head) ? "delta" : "text", std::move(content)},
-                                 {"logprobs", nullptr},
-                                 {"finish_reason", std::move(finish_reason)}}});
-  // With include_usage OpenAI sends the field in every chunk.
-  if (head.include_usage) out["usage"] = nullptr;
-  return out;
-}
-
-json error_of(const ApiError& error) {
-  json inner = {{"message", error.message},
+Json error_of(const ApiError& error) {
+  Json inner = {{"message", error.message},
                 {"type", error.type},
                 {"param", or_null(error.param)},
                 {"code", or_null(error.code)}};
@@ -73,7 +17,7 @@ json error_of(const ApiError& error) {
   return {{"error", std::move(inner)}};
 }
 
-json card_of(const ModelCard& card) {
+Json card_of(const ModelCard& card) {
   return {{"id", card.id},
           {"object", "model"},
           {"created", card.created},
@@ -81,48 +25,68 @@ json card_of(const ModelCard& card) {
           {"meta", {{"n_ctx", card.n_ctx}, {"n_vocab", card.n_vocab}}}};
 }
 
-}  // namespace
+// OpenAI's has no content where there are only calls.
+Json message_json(const model::ChatMessage& message) {
+  const bool calls = !message.tool_calls.empty();
+  Json out = {{"role", "assistant"},
+              {"content", calls ? or_null(message.content) : Json(message.content)},
+              {"refusal", nullptr}};
+  if (!message.reasoning.empty()) out["reasoning_content"] = message.reasoning;
+  for (const auto& call : message.tool_calls) out["tool_calls"].push_back(tool_call_of(call));
+  return out;
+}
 
-std::string answer_body(const AnswerHead& head, const exec::Completion& completion,
-                        double queue_ms) {
-  json out = envelope(head, is_chat(head) ? "chat.completion" : "text_completion");
-  json choice = {{"index", 0}};
-  if (is_chat(head)) {
-    choice["message"] = {{"role", "assistant"}, {"content", completion.text}, {"refusal", nullptr}};
+Json choice_of(const AnswerHead& head, uint32_t index, const exec::Completion& completion) {
+  Json choice = {{"index", index}};
+  bool calls = false;
+  if (head.endpoint == Endpoint::kChat) {
+    const auto message = message_of(head, index, completion);
+    calls = !message.tool_calls.empty();
+    choice["message"] = message_json(message);
   } else {
     choice["text"] = completion.text;
   }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = reason(completion.finish);
-  out["choices"] = json::array({std::move(choice)});
-  out["usage"] = usage_of(completion);
-  out["headstart"] = extension_of(head, completion, queue_ms);
+  size_t n_text_byte = 0;
+  choice["logprobs"] = logprobs_of(head.endpoint, completion.probs, n_text_byte);
+  choice["finish_reason"] = finish_reason(completion.finish, calls);
+  return choice;
+}
+
+}  // namespace
+
+std::string answer_body(const AnswerHead& head, std::span<const Answer> answers) {
+  if (head.endpoint == Endpoint::kNative) {
+    return dump(native_answer(head, answers.front(), /*with_content=*/true));
+  }
+  Json out =
+      envelope(head, head.endpoint == Endpoint::kChat ? "chat.completion" : "text_completion");
+  out["choices"] = Json::array();
+  for (uint32_t i = 0; i < answers.size(); ++i) {
+    out["choices"].push_back(choice_of(head, i, *answers[i].completion));
+  }
+  add_totals(out, head, answers, /*with_usage=*/true);
   return dump(out);
 }
 
-std::string first_event(const AnswerHead& head) {
-  if (!is_chat(head)) return {};
-  return event(chunk(head, {{"role", "assistant"}, {"content", ""}}, nullptr));
-}
-
-std::string text_event(const AnswerHead& head, std::string_view piece) {
-  json content = std::string(piece);
-  if (is_chat(head)) content = json{{"content", std::move(content)}};
-  return event(chunk(head, std::move(content), nullptr));
-}
-
-std::string last_events(const AnswerHead& head, const exec::Completion& completion,
-                        double queue_ms) {
-  json last = chunk(head, is_chat(head) ? json::object() : json(""), reason(completion.finish));
-  std::string out;
-  if (head.include_usage) {
-    out = event(last);
-    last = envelope(head, is_chat(head) ? "chat.completion.chunk" : "text_completion");
-    last["choices"] = json::array();
-    last["usage"] = usage_of(completion);
-  }
-  last["headstart"] = extension_of(head, completion, queue_ms);
-  return out + event(last) + "data: [DONE]\n\n";
+Json native_answer(const AnswerHead& head, const Answer& answer, bool with_content) {
+  const exec::Completion& c = *answer.completion;
+  const bool cut_short = c.finish == exec::FinishReason::kLength;
+  Json out = {{"index", 0},
+              {"content", with_content ? c.text : ""},
+              {"tokens", c.tokens},
+              {"stop", true},
+              {"model", head.model},
+              {"tokens_predicted", c.tokens.size()},
+              {"tokens_evaluated", c.n_prompt},
+              {"tokens_cached", c.n_cached},
+              {"truncated", false},
+              {"stop_type", cut_short        ? "limit"
+                            : c.stop.empty() ? "eos"
+                                             : "word"},
+              {"stopping_word", c.stop}};
+  if (with_content && !c.probs.empty()) out["completion_probabilities"] = native_probs_of(c.probs);
+  add_totals(out, head, std::span(&answer, 1), /*with_usage=*/false);
+  return out;
 }
 
 std::string error_event(const ApiError& error) { return event(error_of(error)); }
@@ -132,7 +96,7 @@ std::string error_body(const ApiError& error) { return dump(error_of(error)); }
 std::string model_body(const ModelCard& card) { return dump(card_of(card)); }
 
 std::string model_list_body(const ModelCard& card) {
-  return dump({{"object", "list"}, {"data", json::array({card_of(card)})}});
+  return dump({{"object", "list"}, {"data", Json::array({card_of(card)})}});
 }
 
 }  // namespace headstart::server

@@ -12,7 +12,12 @@ namespace {
 
 using nlohmann::json;
 
-AnswerHead chat_head() { return {Endpoint::kChat, "chatcmpl-1", 1700000000, "m", 7, false}; }
+AnswerHead chat_head() { return {Endpoint::kChat, "chatcmpl-1", 1700000000, "m", 7, false, {}}; }
+
+std::string whole(const AnswerHead& head, const exec::Completion& completion) {
+  const Answer answer{&completion, 0};
+  return answer_body(head, std::span(&answer, 1));
+}
 
 exec::Completion completion() {
   exec::Completion c;
@@ -28,85 +33,29 @@ exec::Completion completion() {
   c.lookup_ms = 1;
   c.load_ms = 2;
   c.compute_ms = 17;
+  c.decode_ms = 3;
   return c;
-}
-
-// The data lines of an SSE text, [DONE] as a string.
-std::vector<json> events(const std::string& text) {
-  std::vector<json> out;
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t end = text.find("\n\n", at);
-    EXPECT_EQ(text.substr(at, 6), "data: ");
-    const std::string data = text.substr(at + 6, end - at - 6);
-    EXPECT_EQ(data.find('\n'), std::string::npos);
-    out.push_back(data == "[DONE]" ? json(data) : json::parse(data));
-    at = end + 2;
-  }
-  return out;
-}
-
-TEST(CompletionResponse, BeginsChatStreamsWithTheRole) {
-  EXPECT_EQ(first_event(chat_head()),
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\","
-            "\"created\":1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,"
-            "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-            "\"finish_reason\":null}]}\n\n");
-}
-
-TEST(CompletionResponse, EndsChatStreamsWithAReason) {
-  const auto e = events(last_events(chat_head(), completion(), 30));
-  ASSERT_EQ(e.size(), 2u);
-  EXPECT_EQ(e[0]["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(e[0]["choices"][0]["delta"], json::object());
-  EXPECT_FALSE(e[0].contains("usage"));
-  EXPECT_EQ(e[0]["headstart"]["ttft_ms"], 50);
-  EXPECT_EQ(e[0]["headstart"]["queue_ms"], 30);
-  EXPECT_EQ(e[1], "[DONE]");
-}
-
-TEST(CompletionResponse, SendsUsageOnlyWhereAsked) {
-  AnswerHead head = chat_head();
-  EXPECT_FALSE(events(text_event(head, "x"))[0].contains("usage"));
-  head.include_usage = true;
-  EXPECT_TRUE(events(text_event(head, "x"))[0].at("usage").is_null());
-  const auto e = events(last_events(head, completion(), 0));
-  ASSERT_EQ(e.size(), 3u);
-  EXPECT_EQ(e[0]["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(e[1]["choices"], json::array());
-  EXPECT_EQ(e[1]["usage"], json::parse(R"({"prompt_tokens":100,"completion_tokens":3,
-      "total_tokens":103,"prompt_tokens_details":{"cached_tokens":99}})"));
-  EXPECT_EQ(e[1]["headstart"]["n_cached_rounded"], 10);
-  EXPECT_EQ(e[1]["headstart"]["n_proposed"], 8);
-  EXPECT_EQ(e[1]["headstart"]["n_accepted"], 5);
-  EXPECT_EQ(e[2], "[DONE]");
-}
-
-TEST(CompletionResponse, StreamsTextForCompletions) {
-  AnswerHead head = chat_head();
-  head.endpoint = Endpoint::kCompletions;
-  EXPECT_EQ(first_event(head), "");
-  const auto text = events(text_event(head, "a\nb"))[0];
-  EXPECT_EQ(text["object"], "text_completion");
-  EXPECT_EQ(text["choices"][0]["text"], "a\nb");
-  const auto last = events(last_events(head, completion(), 0))[0];
-  EXPECT_EQ(last["choices"][0]["text"], "");
-  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
 }
 
 TEST(CompletionResponse, AnswersWhole) {
   exec::Completion c = completion();
   c.finish = exec::FinishReason::kLength;
-  const json chat = json::parse(answer_body(chat_head(), c, 0));
+  const json chat = json::parse(whole(chat_head(), c));
   EXPECT_EQ(chat["object"], "chat.completion");
   EXPECT_EQ(chat["choices"][0]["message"]["role"], "assistant");
   EXPECT_EQ(chat["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(chat["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(chat["usage"]["prompt_tokens_details"]["cached_tokens"], 99);
   EXPECT_EQ(chat["headstart"]["seed"], 7);
+  EXPECT_EQ(chat["timings"]["cache_n"], 99);
+  EXPECT_EQ(chat["timings"]["prompt_n"], 1);
+  EXPECT_EQ(chat["timings"]["prompt_per_second"], 50);
+  EXPECT_EQ(chat["timings"]["predicted_n"], 3);
+  EXPECT_EQ(chat["timings"]["predicted_per_second"], 1000);
+  EXPECT_EQ(chat["timings"]["draft_n_accepted"], 5);
   AnswerHead head = chat_head();
   head.endpoint = Endpoint::kCompletions;
-  const json text = json::parse(answer_body(head, c, 0));
+  const json text = json::parse(whole(head, c));
   EXPECT_EQ(text["object"], "text_completion");
   EXPECT_EQ(text["choices"][0]["text"], "Hello");
 }
@@ -114,8 +63,57 @@ TEST(CompletionResponse, AnswersWhole) {
 TEST(CompletionResponse, SurvivesBytesThatAreNoText) {
   exec::Completion c = completion();
   c.text = "a\xff";
-  EXPECT_EQ(json::parse(answer_body(chat_head(), c, 0))["choices"][0]["message"]["content"],
+  EXPECT_EQ(json::parse(whole(chat_head(), c))["choices"][0]["message"]["content"],
             "a\xef\xbf\xbd");
+}
+
+TEST(CompletionResponse, CountsThePromptOnce) {
+  const exec::Completion a = completion(), b = completion();
+  const Answer answers[] = {{&a, 0}, {&b, 0}};
+  const json body = json::parse(answer_body(chat_head(), answers));
+  EXPECT_EQ(body["choices"].size(), 2u);
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 100);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 6);
+  EXPECT_EQ(body["usage"]["total_tokens"], 106);
+}
+
+TEST(CompletionResponse, WritesProbabilities) {
+  exec::Completion c = completion();
+  c.probs = {{{1, -0.25f, "He"}, {{1, -0.25f, "He"}, {2, -2.0f, "\xE2\x82"}}},
+             {{3, -3.0f, "llo"}, {{1, -0.25f, "He"}, {2, -2.0f, "\xE2\x82"}}}};
+  const json content = json::parse(whole(chat_head(), c))["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content[0]["token"], "He");
+  EXPECT_EQ(content[0]["logprob"], -0.25);
+  EXPECT_EQ(content[0]["bytes"], json::parse("[72,101]"));
+  EXPECT_EQ(content[0]["top_logprobs"][1]["token"], R"(bytes:\xe2\x82)");
+  EXPECT_EQ(content[0]["top_logprobs"][1]["bytes"], json::parse("[226,130]"));
+  AnswerHead head = chat_head();
+  head.endpoint = Endpoint::kCompletions;
+  const json text = json::parse(whole(head, c))["choices"][0]["logprobs"];
+  EXPECT_EQ(text["tokens"], json::parse(R"(["He","llo"])"));
+  EXPECT_EQ(text["token_logprobs"], json::parse("[-0.25,-3.0]"));
+  EXPECT_EQ(text["text_offset"], json::parse("[0,2]"));
+  EXPECT_EQ(text["top_logprobs"][1]["llo"], -3.0);  // though it is none of the likeliest
+  EXPECT_EQ(text["top_logprobs"][1].size(), 3u);
+}
+
+TEST(CompletionResponse, AnswersAsLlamaServer) {
+  exec::Completion c = completion();
+  AnswerHead head = chat_head();
+  head.endpoint = Endpoint::kNative;
+  json body = json::parse(whole(head, c));
+  EXPECT_EQ(body["content"], "Hello");
+  EXPECT_EQ(body["tokens"], json::parse("[1,2,3]"));
+  EXPECT_EQ(body["stop"], true);
+  EXPECT_EQ(body["stop_type"], "eos");
+  EXPECT_EQ(body["timings"]["predicted_n"], 3);
+  c.stop = "END";
+  EXPECT_EQ(json::parse(whole(head, c))["stop_type"], "word");
+  EXPECT_EQ(json::parse(whole(head, c))["stopping_word"], "END");
+  c.finish = exec::FinishReason::kLength;
+  EXPECT_EQ(json::parse(whole(head, c))["stop_type"], "limit");
 }
 
 TEST(CompletionResponse, WritesErrors) {

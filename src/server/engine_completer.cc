@@ -1,27 +1,41 @@
 #include "server/engine_completer.h"
 
+#include <llama.h>
+
+#include <utility>
+
 namespace headstart::server {
 
-const std::string& EngineCompleter::model_name() const { return engine_.model_name(); }
-
-uint32_t EngineCompleter::n_ctx() const { return engine_.n_ctx(); }
-
-int32_t EngineCompleter::n_vocab() const { return engine_.tokenizer().n_vocab(); }
-
-Result<std::string> EngineCompleter::render(const std::vector<model::ChatMessage>& messages) const {
-  return engine_.chat_template().render(messages);
+EngineCompleter::EngineCompleter(exec::Engine& engine, std::string file_name) : engine_(engine) {
+  info_.file_name = std::move(file_name);
+  info_.chat_template = engine.chat_template().source();
+  info_.chat_template_caps = engine.chat_template().capabilities();
+  const llama_vocab* vocab = engine.tokenizer().vocab();
+  info_.bos_token = engine.tokenizer().piece(llama_vocab_bos(vocab), /*special=*/true);
+  info_.eos_token = engine.tokenizer().piece(llama_vocab_eos(vocab), /*special=*/true);
 }
 
-// Markers such as <|im_end|> count as single tokens in raw prompts too: clients of /v1/completions
-// send chats that they rendered themselves.
-std::vector<Token> EngineCompleter::tokenize(std::string_view text) const {
-  return engine_.tokenizer().encode(text, /*add_special=*/true, /*parse_special=*/true);
+Result<model::ChatPrompt> EngineCompleter::apply(const model::ChatInput& chat) const {
+  return engine_.chat_template().apply(chat);
+}
+
+std::vector<Token> EngineCompleter::tokenize(std::string_view text, bool add_special,
+                                             bool parse_special) const {
+  return engine_.tokenizer().encode(text, add_special, parse_special);
+}
+
+std::string EngineCompleter::piece(Token token) const {
+  return engine_.tokenizer().piece(token, /*special=*/true);
+}
+
+Result<void> EngineCompleter::check(const model::SamplingOptions& options) const {
+  HS_ASSIGN_OR_RETURN(const auto sampler,
+                      model::Sampler::open(options, engine_.tokenizer().vocab()));
+  return {};
 }
 
 Result<exec::Completion> EngineCompleter::complete(const exec::CompletionRequest& request) {
   return engine_.complete(request);
 }
-
-exec::EngineStats EngineCompleter::stats() const { return engine_.stats(); }
 
 }  // namespace headstart::server

@@ -8,18 +8,23 @@ namespace headstart::server {
 class EngineCompleter final : public Completer {
  public:
   // `engine` must outlive this.
-  explicit EngineCompleter(exec::Engine& engine) : engine_(engine) {}
+  EngineCompleter(exec::Engine& engine, std::string file_name);
 
-  const std::string& model_name() const override;
-  uint32_t n_ctx() const override;
-  int32_t n_vocab() const override;
-  Result<std::string> render(const std::vector<model::ChatMessage>& messages) const override;
-  std::vector<Token> tokenize(std::string_view text) const override;
+  const std::string& model_name() const override { return engine_.model_name(); }
+  uint32_t n_ctx() const override { return engine_.n_ctx(); }
+  int32_t n_vocab() const override { return engine_.tokenizer().n_vocab(); }
+  ModelInfo info() const override { return info_; }
+  Result<model::ChatPrompt> apply(const model::ChatInput& chat) const override;
+  std::vector<Token> tokenize(std::string_view text, bool add_special,
+                              bool parse_special) const override;
+  std::string piece(Token token) const override;
+  Result<void> check(const model::SamplingOptions& options) const override;
   Result<exec::Completion> complete(const exec::CompletionRequest& request) override;
-  exec::EngineStats stats() const override;
+  exec::EngineStats stats() const override { return engine_.stats(); }
 
  private:
   exec::Engine& engine_;
+  ModelInfo info_;
 };
 
 }  // namespace headstart::server

@@ -42,12 +42,13 @@ class Gate {
   int n_ = 0;
 };
 
-class FakeCompleter final : public Completer {
+class FakeCompleter : public Completer {
  public:
   std::vector<std::string> pieces = {"Hel", "lo"};
   uint32_t n_context = 1024;
   uint32_t n_cached = 0;
   bool throws = false;
+  model::ChatParser parser;    // of every chat's text
   std::optional<Error> error;  // instead of an answer, after the pieces
   Gate start;                  // before the first piece
   Gate step;                   // before each piece
@@ -61,20 +62,29 @@ class FakeCompleter final : public Completer {
   const std::string& model_name() const override { return name_; }
   uint32_t n_ctx() const override { return n_context; }
   int32_t n_vocab() const override { return 256; }
-  Result<std::string> render(const std::vector<model::ChatMessage>& messages) const override {
-    std::string text;
-    for (const auto& m : messages) {
-      if (m.content == "refuse me") {
+  ModelInfo info() const override { return {"fake.gguf", "{{ a template }}", {}, "<s>", "</s>"}; }
+  Result<model::ChatPrompt> apply(const model::ChatInput& chat) const override {
+    model::ChatPrompt prompt;
+    prompt.parser = parser;
+    for (const auto& m : chat.messages) {
+      std::string text = m.content;
+      for (const auto& part : m.parts) text += (text.empty() ? "" : "\n") + part;
+      if (text == "refuse me") {
         return Error{Code::kInvalidArgument, "the template refuses these messages"};
       }
-      text += "<" + m.role + ">" + m.content;
+      prompt.text += "<" + m.role + ">" + text;
     }
-    return text;
+    return prompt;
   }
-  std::vector<Token> tokenize(std::string_view text) const override {
+  std::vector<Token> tokenize(std::string_view text, bool, bool) const override {
     std::vector<Token> tokens;
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
     return tokens;
+  }
+  std::string piece(Token token) const override { return std::string(1, static_cast<char>(token)); }
+  Result<void> check(const model::SamplingOptions& options) const override {
+    if (options.grammar.empty()) return {};
+    return model::check_gbnf(options.grammar.gbnf, nullptr);
   }
   Result<exec::Completion> complete(const exec::CompletionRequest& request) override {
     note(request, +1);
@@ -117,6 +127,12 @@ class FakeCompleter final : public Completer {
       if (!step.pass(request.cancel)) return cancelled;
       out.text += piece;
       out.tokens.push_back(1);
+      if (request.n_top_logprobs) {
+        model::TokenProbs probs;
+        probs.picked = {1, -0.5f, piece};
+        out.probs.push_back(std::move(probs));
+        request.on_probs(std::span(&out.probs.back(), 1));
+      }
       if (!request.on_text(piece)) return cancelled;
     }
     if (error) return *error;

@@ -1,18 +1,22 @@
 #include "server/http_server.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <exception>
 #include <random>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "server/admission.h"
+#include "server/choice_stream.h"
 #include "server/completion_request.h"
 #include "server/completion_response.h"
 #include "server/listener.h"
 #include "server/metrics.h"
+#include "server/model_endpoints.h"
 
 namespace headstart::server {
 namespace {
@@ -27,17 +31,46 @@ constexpr const char* kJson = "application/json";
 // How often a waiting connection looks whether its client is still there, besides at each piece of
 // text: shorter than any batch of a prefill.
 constexpr std::chrono::milliseconds kLookInterval{10};
+constexpr std::chrono::milliseconds kNoWait{0};
 constexpr const char* kRetryAfterS = "2";
+// An SSE comment: shows proxies and clients that a long prefill is alive.
+constexpr std::string_view kPing = ": ping\n\n";
 
-struct Route {
-  std::string_view path;
-  const char* methods;
+struct CompletionRoute {
+  const char* path;
+  Endpoint endpoint;
 };
-constexpr std::array<Route, 5> kRoutes = {{{"/health", "GET"},
-                                           {"/metrics", "GET"},
-                                           {"/v1/models", "GET"},
-                                           {"/v1/chat/completions", "POST"},
-                                           {"/v1/completions", "POST"}}};
+constexpr std::array kCompletionRoutes = {
+    CompletionRoute{"/v1/chat/completions", Endpoint::kChat},
+    CompletionRoute{"/chat/completions", Endpoint::kChat},
+    CompletionRoute{"/v1/completions", Endpoint::kCompletions},
+    CompletionRoute{"/completions", Endpoint::kNative},
+    CompletionRoute{"/completion", Endpoint::kNative}};
+
+using ModelCall = ApiResult<std::string> (*)(const Completer&, std::string_view body);
+struct ModelRoute {
+  const char* path;
+  ModelCall call;
+};
+constexpr std::array kModelRoutes = {ModelRoute{"/tokenize", tokenize},
+                                     ModelRoute{"/detokenize", detokenize},
+                                     ModelRoute{"/apply-template", apply_template}};
+
+constexpr std::array<const char*, 6> kGetRoutes = {"/health", "/v1/health", "/metrics",
+                                                   "/props",  "/v1/models", "/models"};
+
+// The method that a path takes; empty: there is no such path.
+const char* method_of(std::string_view path) {
+  const auto is_path = [&](const auto& route) { return path == route.path; };
+  if (std::any_of(kCompletionRoutes.begin(), kCompletionRoutes.end(), is_path) ||
+      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path)) {
+    return "POST";
+  }
+  return std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ? "GET" : "";
+}
+
+// The requests of one call: one for each choice. Dropping them cancels what still runs.
+using Tickets = std::vector<std::shared_ptr<Ticket>>;
 
 int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -101,15 +134,18 @@ struct Server::Impl {
   void get_health(Response& res) const;
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
+  void get_props(Response& res) const;
+  void post_model_call(ModelCall call, const Request& req, Response& res,
+                       const httplib::ContentReader& reader) const;
   void post_completion(Endpoint endpoint, const Request& req, Response& res,
                        const httplib::ContentReader& reader);
   ApiResult<std::string> read_body(const Request& req, const Response& res,
                                    const httplib::ContentReader& reader) const;
-  ApiResult<std::shared_ptr<Ticket>> admit_and_queue(const ApiRequest& request, AnswerHead& head);
-  void answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const;
-  void answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head, const Request& req,
-                     Response& res);
-  bool write_stream(Ticket& ticket, const AnswerHead& head, DataSink& sink) const;
+  ApiResult<Tickets> admit_and_queue(const ApiRequest& request, AnswerHead& head);
+  ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice);
+  void answer_whole(const Tickets& tickets, const AnswerHead& head, Response& res) const;
+  void answer_stream(Tickets tickets, AnswerHead head, const Request& req, Response& res);
+  bool write_stream(const Tickets& tickets, const AnswerHead& head, DataSink& sink) const;
   ApiError ended_with(const Error& error) const;
 
   const ServerOptions options;
@@ -129,11 +165,9 @@ void Server::Impl::set_limits() {
       [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
   http.set_error_handler([](const Request& req, Response& res) {
     if (!res.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
-    for (const Route& route : kRoutes) {
-      if (res.status == 404 && req.path == route.path) {
-        res.status = 405;
-        res.set_header("Allow", route.methods);
-      }
+    if (const char* method = method_of(req.path); res.status == 404 && *method != 0) {
+      res.status = 405;
+      res.set_header("Allow", method);
     }
     write_error(res, of_status(res.status));
     return httplib::Server::HandlerResponse::Handled;
@@ -152,19 +186,27 @@ void Server::Impl::set_limits() {
 }
 
 void Server::Impl::set_routes() {
-  http.Get("/health", [this](const Request&, Response& res) { get_health(res); });
+  const auto health = [this](const Request&, Response& res) { get_health(res); };
+  http.Get("/health", health);
+  http.Get("/v1/health", health);
   http.Get("/metrics", [this](const Request&, Response& res) { get_metrics(res); });
+  http.Get("/props", [this](const Request&, Response& res) { get_props(res); });
   const auto models = [this](const Request& req, Response& res) { get_models(req, res); };
+  http.Get("/models", models);
   http.Get("/v1/models", models);
   http.Get("/v1/models/(.+)", models);
-  http.Post("/v1/chat/completions",
-            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
-              post_completion(Endpoint::kChat, req, res, reader);
-            });
-  http.Post("/v1/completions",
-            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
-              post_completion(Endpoint::kCompletions, req, res, reader);
-            });
+  for (const CompletionRoute& route : kCompletionRoutes) {
+    http.Post(route.path, [this, endpoint = route.endpoint](const Request& req, Response& res,
+                                                            const httplib::ContentReader& reader) {
+      post_completion(endpoint, req, res, reader);
+    });
+  }
+  for (const ModelRoute& route : kModelRoutes) {
+    http.Post(route.path, [this, call = route.call](const Request& req, Response& res,
+                                                    const httplib::ContentReader& reader) {
+      post_model_call(call, req, res, reader);
+    });
+  }
 }
 
 void Server::Impl::get_health(Response& res) const {
@@ -195,6 +237,23 @@ void Server::Impl::get_models(const Request& req, Response& res) const {
   write_error(res, error);
 }
 
+void Server::Impl::get_props(Response& res) const {
+  const Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  res.set_content(props(*model, options.queue.n_running_max), kJson);
+}
+
+void Server::Impl::post_model_call(ModelCall call, const Request& req, Response& res,
+                                   const httplib::ContentReader& reader) const {
+  const auto body = read_body(req, res, reader);
+  if (!body) return write_error(res, body.error());
+  const Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  auto answer = call(*model, *body);
+  if (!answer) return write_error(res, answer.error());
+  res.set_content(*std::move(answer), kJson);
+}
+
 void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Response& res,
                                    const httplib::ContentReader& reader) {
   const auto body = read_body(req, res, reader);
@@ -203,10 +262,10 @@ void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Respon
   const auto request = parse_request(endpoint, *body);
   if (!request) return write_error(res, request.error());
   AnswerHead head;
-  const auto ticket = admit_and_queue(*request, head);
-  if (!ticket) return write_error(res, ticket.error());
-  if (request->stream) return answer_stream(*ticket, std::move(head), req, res);
-  answer_whole(**ticket, head, res);
+  auto tickets = admit_and_queue(*request, head);
+  if (!tickets) return write_error(res, tickets.error());
+  if (request->stream) return answer_stream(*std::move(tickets), std::move(head), req, res);
+  answer_whole(*tickets, head, res);
 }
 
 ApiResult<std::string> Server::Impl::read_body(const Request& req, const Response& res,
@@ -226,8 +285,7 @@ ApiResult<std::string> Server::Impl::read_body(const Request& req, const Respons
   return tl::unexpected(of_status(res.status >= 400 ? res.status : 400));
 }
 
-ApiResult<std::shared_ptr<Ticket>> Server::Impl::admit_and_queue(const ApiRequest& request,
-                                                                 AnswerHead& head) {
+ApiResult<Tickets> Server::Impl::admit_and_queue(const ApiRequest& request, AnswerHead& head) {
   const Completer& model = *completer.load();
   auto admitted = admit(request, model, std::random_device{}());
   if (!admitted) return tl::unexpected(admitted.error());
@@ -235,12 +293,25 @@ ApiResult<std::shared_ptr<Ticket>> Server::Impl::admit_and_queue(const ApiReques
   head.id = random_id(request.endpoint);
   head.created = unix_now();
   head.model = model.model_name();
-  head.seed = admitted->sampling.seed;
+  head.seed = admitted->request.sampling.seed;
   head.include_usage = request.include_usage;
-  auto ticket = queue.submit(std::move(*admitted));
-  if (ticket.ok()) return std::shared_ptr<Ticket>(*std::move(ticket));
-  if (ticket.error().code != Code::kExhausted) return tl::unexpected(stopping());
-  return tl::unexpected(unavailable("queue_full", ticket.error().message));
+  head.parser = std::move(admitted->parser);
+  return submit(std::move(admitted->request), request.n_choice);
+}
+
+// A request for each choice, each with the next seed. Where one finds no place, none runs.
+ApiResult<Tickets> Server::Impl::submit(exec::CompletionRequest request, uint32_t n_choice) {
+  Tickets tickets;
+  for (uint32_t i = 0; i < n_choice; ++i) {
+    auto ticket = queue.submit(i + 1 < n_choice ? request : std::move(request));
+    if (!ticket.ok()) {
+      if (ticket.error().code != Code::kExhausted) return tl::unexpected(stopping());
+      return tl::unexpected(unavailable("queue_full", ticket.error().message));
+    }
+    tickets.push_back(*std::move(ticket));
+    ++request.sampling.seed;
+  }
+  return tickets;
 }
 
 ApiError Server::Impl::ended_with(const Error& error) const {
@@ -251,25 +322,30 @@ ApiError Server::Impl::ended_with(const Error& error) const {
   return from_engine(error);
 }
 
-void Server::Impl::answer_whole(Ticket& ticket, const AnswerHead& head, Response& res) const {
-  while (!ticket.finished()) {
-    ticket.wait(kLookInterval);
-    if (!http.client_alive()) {
-      res.status = 499;  // nobody reads it; nginx's number for the metrics
-      return;
+void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
+                                Response& res) const {
+  std::vector<Answer> answers;
+  for (const auto& ticket : tickets) {
+    while (!ticket->finished()) {
+      ticket->wait(kLookInterval);
+      if (!http.client_alive()) {
+        res.status = 499;  // nobody reads it; nginx's number for the metrics
+        return;
+      }
     }
+    const auto& result = ticket->result();
+    if (!result.ok()) return write_error(res, ended_with(result.error()));
+    answers.push_back({&*result, ticket->queue_ms()});
   }
-  const auto& result = ticket.result();
-  if (!result.ok()) return write_error(res, ended_with(result.error()));
-  res.set_content(answer_body(head, *result, ticket.queue_ms()), kJson);
+  res.set_content(answer_body(head, answers), kJson);
 }
 
-void Server::Impl::answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head,
-                                 const Request& req, Response& res) {
+void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Request& req,
+                                 Response& res) {
   res.set_header("Cache-Control", "no-cache");
   res.set_header("X-Accel-Buffering", "no");  // nginx would hold the stream back
-  auto provider = [this, ticket = std::move(ticket), head = std::move(head)](
-                      size_t, DataSink& sink) { return write_stream(*ticket, head, sink); };
+  auto provider = [this, tickets = std::move(tickets), head = std::move(head)](
+                      size_t, DataSink& sink) { return write_stream(tickets, head, sink); };
   if (req.version == "HTTP/1.0") {  // knows no chunks: the body ends with the connection
     http.close_after_response();
     res.set_content_provider("text/event-stream", std::move(provider));
@@ -279,25 +355,39 @@ void Server::Impl::answer_stream(std::shared_ptr<Ticket> ticket, AnswerHead head
 }
 
 // Writes the whole stream. False where the client has left: then httplib drops the provider, and
-// with it the ticket.
-bool Server::Impl::write_stream(Ticket& ticket, const AnswerHead& head, DataSink& sink) const {
+// with it the tickets.
+bool Server::Impl::write_stream(const Tickets& tickets, const AnswerHead& head,
+                                DataSink& sink) const {
   Steady::time_point written_at;
   const auto write = [&](std::string_view bytes) {
+    if (bytes.empty()) return true;
     written_at = Steady::now();
     return sink.write(bytes.data(), bytes.size());
   };
   if (!write(kPing)) return false;
-  bool begun = false;
-  const auto begin = [&] { return std::exchange(begun, true) ? std::string() : first_event(head); };
-  while (!ticket.finished()) {
-    const std::string text = ticket.wait(kLookInterval);
-    if (!text.empty() && !write(begin() + text_event(head, text))) return false;
+  ChoiceStreams choices(head, tickets.size());
+  while (!choices.finished()) {
+    bool waited = false;
+    for (uint32_t i = 0; i < tickets.size(); ++i) {
+      if (choices.finished(i)) continue;
+      Ticket& ticket = *tickets[i];
+      // Choices run side by side or one after the other; one wait for all of them will do.
+      const std::string text = ticket.wait(std::exchange(waited, true) ? kNoWait : kLookInterval);
+      if (!write(choices.push(i, text, ticket.take_probs()))) return false;
+      if (!ticket.finished()) continue;
+      const auto& result = ticket.result();
+      if (!result.ok()) {
+        write(error_event(ended_with(result.error())));
+        sink.done();
+        return true;
+      }
+      if (!write(choices.finish(i, {&*result, ticket.queue_ms()}, ticket.take_probs()))) {
+        return false;
+      }
+    }
     if (!sink.is_writable()) return false;
     if (Steady::now() - written_at >= options.ping_interval && !write(kPing)) return false;
   }
-  const auto& result = ticket.result();
-  write(result.ok() ? begin() + last_events(head, *result, ticket.queue_ms())
-                    : error_event(ended_with(result.error())));
   sink.done();
   return true;
 }

@@ -1,12 +1,16 @@
 // server/http_server.h: the OpenAI-compatible HTTP server.
 //
 //   POST /v1/chat/completions, /v1/completions   stream and not
-//   GET  /v1/models, /v1/models/NAME, /health, /metrics
+//   POST /completion                             llama-server's own, stream and not
+//   POST /tokenize, /detokenize, /apply-template
+//   GET  /v1/models, /v1/models/NAME, /health, /metrics, /props
+//
+// and the other names that llama-server gives some of them.
 //
 // The life of a call: a connection's thread reads and checks it (completion_request.h), renders and
 // tokenizes (admission.h), queues it (request_queue.h), and writes what the worker hands over
-// (completion_response.h). It listens before the model is loaded and says 503 until set_ready().
-// Nothing of a prompt is ever logged.
+// (completion_response.h, choice_stream.h). It listens before the model is loaded and says 503
+// until set_ready(). Nothing of a prompt is ever logged.
 //
 //   threads  run() by one thread; stop() and set_ready() by any; not from a signal handler
 #pragma once

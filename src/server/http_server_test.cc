@@ -365,6 +365,105 @@ TEST_F(HttpServerTest, StreamsToHttp10) {
   EXPECT_EQ(response.substr(response.size() - 14), "data: [DONE]\n\n");
 }
 
+// ---- several choices, probabilities
+
+TEST_F(HttpServerTest, AnswersSeveralChoicesWithSeedsInARow) {
+  start();
+  const json body = json::parse(
+      post(kChatPath, R"({"messages":[{"role":"user","content":"hi"}],"n":3,"seed":5})").body);
+  ASSERT_EQ(body["choices"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(body["choices"][i]["index"], i);
+    EXPECT_EQ(body["choices"][i]["message"]["content"], "Hello");
+    EXPECT_EQ(model->seen()[i].sampling.seed, 5 + i);
+  }
+  EXPECT_EQ(body["usage"]["completion_tokens"], 6);
+}
+
+TEST_F(HttpServerTest, StreamsSeveralChoicesAndEndsOnce) {
+  start();
+  const std::string sse =
+      stream(kChatPath, R"({"messages":[{"role":"user","content":"hi"}],"n":2,"stream":true})");
+  EXPECT_EQ(sse.find("[DONE]"), sse.rfind("[DONE]"));
+  std::string texts[2];
+  int n_finished = 0;
+  for (const json& e : data_of(sse)) {
+    const json& choice = e["choices"][0];
+    texts[choice["index"].get<size_t>()] += choice["delta"].value("content", "");
+    n_finished += choice["finish_reason"] == "stop";
+  }
+  EXPECT_EQ(texts[0], "Hello");
+  EXPECT_EQ(texts[1], "Hello");
+  EXPECT_EQ(n_finished, 2);
+}
+
+TEST_F(HttpServerTest, ChoicesThatFindNoPlaceAreAllRefused) {
+  options.queue.n_waiting_max = 1;
+  start(/*held=*/true);
+  expect_error(post("/v1/completions", R"({"prompt":"x","n":3})"), 503, "queue_full");
+  model->start.open();
+  model->step.open();
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","n":2})").status, 200);
+}
+
+TEST_F(HttpServerTest, TellsProbabilities) {
+  start();
+  const std::string asked =
+      R"({"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":1)";
+  const json whole = json::parse(post(kChatPath, asked + "}").body)["choices"][0]["logprobs"];
+  ASSERT_EQ(whole["content"].size(), 2u);
+  EXPECT_EQ(whole["content"][1]["token"], "lo");
+  std::string tokens;
+  for (const json& e : data_of(stream(kChatPath, asked + R"(,"stream":true})"))) {
+    const json& logprobs = e["choices"][0]["logprobs"];
+    if (logprobs.is_null()) continue;
+    for (const json& t : logprobs["content"]) tokens += t["token"].get<std::string>();
+  }
+  EXPECT_EQ(tokens, "Hello");
+  EXPECT_EQ(model->seen()[0].n_top_logprobs, 1u);
+}
+
+// ---- what scripts for llama-server call
+
+TEST_F(HttpServerTest, AnswersUnderTheNamesOfLlamaServer) {
+  start();
+  EXPECT_EQ(get("/v1/health").status, 200);
+  EXPECT_EQ(get("/models").body, get("/v1/models").body);
+  EXPECT_EQ(json::parse(post("/chat/completions", kHi).body)["object"], "chat.completion");
+  for (const char* path : {"/completion", "/completions"}) {
+    const json body = json::parse(post(path, R"({"prompt":"x","n_predict":2})").body);
+    EXPECT_EQ(body["content"], "Hello");
+    EXPECT_EQ(body["stop"], true);
+  }
+  const auto events = data_of(stream("/completion", R"({"prompt":"x","stream":true})"));
+  EXPECT_EQ(events.front()["stop"], false);
+  EXPECT_EQ(events.back()["stop"], true);
+  const json props = json::parse(get("/props").body);
+  EXPECT_EQ(props["total_slots"], 1);
+  EXPECT_EQ(props["model_path"], "fake.gguf");
+  EXPECT_EQ(props["bos_token"], "<s>");
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 1024);
+}
+
+TEST_F(HttpServerTest, TokenizesWithoutComputing) {
+  start();
+  EXPECT_EQ(post("/tokenize", R"({"content":"ab"})").body, R"({"tokens":[97,98]})");
+  EXPECT_EQ(post("/tokenize", R"({"content":["a",98]})").body, R"({"tokens":[97,98]})");
+  EXPECT_EQ(post("/tokenize", R"({})").body, R"({"tokens":[]})");
+  EXPECT_EQ(post("/tokenize", R"({"content":"\u00e9","with_pieces":true})").body,
+            R"({"tokens":[{"id":195,"piece":[195]},{"id":169,"piece":[169]}]})");
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[97,98]})").body, R"({"content":"ab"})");
+  EXPECT_EQ(post("/apply-template", kHi).body, R"({"prompt":"<user>hi"})");
+  expect_error(post("/tokenize", R"({"content":5})"), 400, "invalid_value");
+  expect_error(post("/tokenize", R"({"content":[256]})"), 400, "invalid_value");
+  expect_error(post("/detokenize", R"({"tokens":[-1]})"), 400, "invalid_value");
+  expect_error(post("/detokenize", R"({"tokens":"x"})"), 400, "invalid_value");
+  expect_error(post("/apply-template", R"({})"), 400, "invalid_value");
+  expect_error(post("/tokenize", "["), 400, "invalid_value");
+  EXPECT_EQ(get("/tokenize").status, 405);
+  EXPECT_TRUE(model->seen().empty());
+}
+
 // ---- errors
 
 TEST_F(HttpServerTest, RefusesBadRequests) {
@@ -376,7 +475,7 @@ TEST_F(HttpServerTest, RefusesBadRequests) {
   expect_error(post(kChatPath, std::string(100'000, '[')), 400, "invalid_value");
   expect_error(post(kChatPath, R"({"messages":[{"role":"user","content":"refuse me"}]})"), 400,
                "invalid_value");
-  expect_error(post("/v1/completions", R"({"prompt":"x","n":3})"), 400, "unsupported_value");
+  expect_error(post("/v1/completions", R"({"prompt":"x","echo":true})"), 400, "unsupported_value");
   EXPECT_TRUE(model->seen().empty());
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace headstart::server {
@@ -26,6 +27,7 @@ struct RequestQueue::Job {
   std::mutex mutex;
   std::condition_variable changed;
   std::string unread;
+  std::vector<model::TokenProbs> unread_probs;
   double queue_ms = 0;
   std::optional<Result<exec::Completion>> result;
 
@@ -33,10 +35,17 @@ struct RequestQueue::Job {
   bool push(std::string_view piece) {
     if (cancel.stop_requested()) return false;
     std::lock_guard lock(mutex);
-    if (unread.size() + piece.size() > unread_bytes_max) return false;
+    constexpr size_t kProbsBytes = 64;  // counts a slow client's out, whatever they take exactly
+    const size_t n_byte = unread.size() + unread_probs.size() * kProbsBytes;
+    if (n_byte + piece.size() > unread_bytes_max) return false;
     unread += piece;
     changed.notify_one();
     return true;
+  }
+
+  void push_probs(std::span<const model::TokenProbs> probs) {
+    std::lock_guard lock(mutex);
+    unread_probs.insert(unread_probs.end(), probs.begin(), probs.end());
   }
 
   void finish(Result<exec::Completion> value) {
@@ -59,6 +68,11 @@ std::string RequestQueue::Ticket::wait(std::chrono::milliseconds timeout) {
   job_->changed.wait_for(lock, timeout,
                          [&] { return !job_->unread.empty() || job_->result.has_value(); });
   return std::exchange(job_->unread, {});
+}
+
+std::vector<model::TokenProbs> RequestQueue::Ticket::take_probs() {
+  std::lock_guard lock(job_->mutex);
+  return std::exchange(job_->unread_probs, {});
 }
 
 bool RequestQueue::Ticket::finished() const {
@@ -101,6 +115,11 @@ Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(
   job->request = std::move(request);
   job->request.cancel = job->cancel.get_token();
   job->request.on_text = [j = job.get()](std::string_view piece) { return j->push(piece); };
+  if (job->request.n_top_logprobs) {
+    job->request.on_probs = [j = job.get()](std::span<const model::TokenProbs> probs) {
+      j->push_probs(probs);
+    };
+  }
   job->unread_bytes_max = limits_.unread_bytes_max;
   {
     std::lock_guard lock(mutex_);

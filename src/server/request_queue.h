@@ -51,6 +51,9 @@ class RequestQueue {
     // Text that arrived since the last call, possibly none; waits at most `timeout` for text or
     // for the end.
     std::string wait(std::chrono::milliseconds timeout);
+    // Probabilities that arrived since the last call: all of those that belong to text that wait()
+    // has returned, and maybe of text that it will return next.
+    std::vector<model::TokenProbs> take_probs();
     // Finished and all its text taken: result() may be called.
     bool finished() const;
     const Result<exec::Completion>& result() const;
@@ -66,7 +69,8 @@ class RequestQueue {
   RequestQueue(const QueueLimits& limits, Run run);
   ~RequestQueue();  // stop() and join()
 
-  // Sets the request's cancel and on_text. Errors: kExhausted (full), kUnavailable (stopped).
+  // Sets the request's cancel, on_text and on_probs. Errors: kExhausted (full), kUnavailable
+  // (stopped).
   Result<std::unique_ptr<Ticket>> submit(exec::CompletionRequest request);
   // Cancels everything, waiting and running; each ticket then finishes with kCancelled.
   void stop();

@@ -15,7 +15,8 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 # ---- scratch checkout
 
 make_scratch() {
-  mkdir -p fake home models llama tmp
+  mkdir -p fake home models llama tmp tests/e2e
+  echo "client==1" >tests/e2e/clients.txt
   cp -r "$repository/run" "$repository/scripts" .
   touch models/{SmolLM2-135M-Instruct.Q4_1,qwen2.5-coder-0.5b-instruct-q4_k_m,gemma-3-270m-q4_k_m}.gguf
   write_project
@@ -52,7 +53,8 @@ function(labelled name label)
   set_tests_properties(${name} PROPERTIES LABELS "${label}")
 endfunction()
 labelled(quick unit true)
-labelled(model golden sh -c "test -f \"$HEADSTART_TEST_QWEN\"")
+labelled(model golden sh -c
+  "test -f \"$HEADSTART_TEST_QWEN\" && test -f \"$HEADSTART_TEST_CLIENTS/installed\"")
 labelled(soak long true)
 get_filename_component(tree ${CMAKE_BINARY_DIR} NAME)
 if(tree STREQUAL aarch64)
@@ -131,7 +133,8 @@ BASH
   chmod +x fake/{dpkg-query,dpkg-deb,apt-get,sudo}
 }
 
-# A python3 whose `-m pip download` makes a wheel that holds the requirement's own name.
+# A python3 whose `-m pip download` makes a wheel that holds the requirement's own name, and whose
+# `-m pip install` leaves a file in the target.
 write_pip() {
   cat >fake/python3 <<'BASH'
 #!/usr/bin/env bash
@@ -139,6 +142,12 @@ here=${0%/*}/..
 case "$*" in
   "-c import sys, pip"*) exit 0 ;;
   "-m pip download "*) ;;
+  "-m pip install "*)
+    while [[ $1 != --target ]]; do shift; done
+    mkdir -p "$2"
+    touch "$2/installed"
+    exit
+    ;;
   *) PATH=${PATH#*fake:} exec python3 "$@" ;;
 esac
 echo "${*: -1}" >>"$here/downloads.txt"

@@ -268,7 +268,7 @@ class ServerTest(unittest.TestCase):
 
     def test_bad_requests_are_400(self):
         for body in ({}, {"prompt": None}, {"prompt": ""}, {"prompt": []}, {"prompt": [10**8]},
-                     {"prompt": "x", "temperature": -1}, {"prompt": "x", "n": 2}):
+                     {"prompt": "x", "temperature": -1}, {"prompt": "x", "n": 9}):
             status, _, text = self.server.call("POST", TEXT, body)
             self.assertEqual(status, 400, body)
             self.assertEqual(json.loads(text)["error"]["type"], "invalid_request_error")
@@ -352,6 +352,10 @@ class ServerTest(unittest.TestCase):
         secret = "xyzzy-plugh"
         self.server.call("POST", TEXT, {"prompt": secret, "max_tokens": 1})
         self.server.call("POST", TEXT, {"prompt": secret, "stop": 5})
+        self.server.call("POST", TEXT, {"prompt": "x", "grammar": "root ::= " + secret + " ("})
+        self.server.call("POST", CHAT, {"messages": [{"role": secret}]})
+        self.server.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}],
+                                        "json_schema": {"type": secret}})
         self.server.call("POST", "/v1/" + secret, {})
         self.assertNotIn(secret, self.server.log)
 

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -21,6 +22,7 @@
 #include "server/fake_completer.h"
 #include "server/http_server.h"
 #include "tests/fuzz/mutator.h"
+#include "tests/support/chat_templates.h"
 
 namespace headstart {
 namespace {
@@ -38,7 +40,26 @@ const std::vector<std::string> kBodies = {
        "headstart":{"reuse":"strict"},"cache_salt":"me","tools":[],"response_format":{"type":"text"}})",
     R"({"prompt":"once upon a time","max_tokens":0,"echo":false,"suffix":null,"logprobs":null})",
     R"({"prompt":[1,2,3,250],"stop":"z","max_tokens":16.0})",
-    R"({"prompt":[[7,8]],"best_of":1,"seed":18446744073709551615})"};
+    R"({"prompt":[[7,8]],"best_of":1,"seed":18446744073709551615})",
+    R"({"messages":[{"role":"user","content":"w?"},{"role":"assistant","content":null,"tool_calls":[
+       {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":[1]}"}}]},
+       {"role":"tool","tool_call_id":"c1","content":"s"}],"tools":[{"type":"function","function":
+       {"name":"f","description":"d","parameters":{"type":"object","properties":{"a":{"type":"array",
+       "items":{"$ref":"#/$defs/x"}}},"$defs":{"x":{"enum":[1,"b",null]}},"required":["a"]}}}],
+       "tool_choice":{"type":"function","function":{"name":"f"}},"parallel_tool_calls":true,"n":2,
+       "logprobs":true,"top_logprobs":2,"chat_template_kwargs":{"enable_thinking":false},
+       "reasoning_format":"none","reasoning_effort":"low"})",
+    R"({"prompt":"x","n":3,"logprobs":2,"typical_p":0.9,"xtc_probability":0.1,"xtc_threshold":0.2,
+       "dynatemp_range":0.5,"top_n_sigma":1,"repeat_last_n":-1,"ignore_eos":true,
+       "logit_bias":[[5,1.5],["ab",-3],[7,false]],
+       "grammar":"root ::= (\"a\" | [b-d]){2,3} x*\nx ::= . root?"})",
+    R"({"prompt":"x","json_schema":{"type":"object","properties":{"a":{"type":"string","maxLength":9,
+       "pattern":"^(a|b)+$"},"b":{"anyOf":[{"type":"integer","minimum":-3,"maximum":700},
+       {"type":"array","minItems":1,"maxItems":3,"items":{"type":"number"}}]}},
+       "additionalProperties":{"type":"boolean"}},"n_predict":4,"n_probs":1})",
+    R"({"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema",
+       "json_schema":{"name":"n","schema":{"type":"object","properties":{"t":{"format":"date-time",
+       "type":"string"},"c":{"const":{"k":[true]}}}}}}})"};
 
 const std::vector<std::string> kWords = {"null",
                                          "true",
@@ -72,6 +93,17 @@ const std::vector<std::string> kWords = {"null",
                                          "\"max_tokens\":",
                                          "\"logit_bias\":",
                                          "\"type\":\"text\"",
+                                         "{5,3}",
+                                         "{0,2000}",
+                                         "(((",
+                                         " | root",
+                                         "root ::= ",
+                                         "\"$ref\":\"#/",
+                                         "\"allOf\":[{}]",
+                                         "\"minItems\":",
+                                         "\"pattern\":\"^(a{2,9}|[^b]*)+$\"",
+                                         "\"tool_choice\":\"required\"",
+                                         "\"tools\":[",
                                          "\r\n\r\n",
                                          "Content-Length: 99999999999\r\n",
                                          "Transfer-Encoding: chunked\r\n",
@@ -81,6 +113,20 @@ const std::vector<std::string> kWords = {"null",
                                          "GET ",
                                          "Range: bytes=0-0\r\n",
                                          "Upgrade: websocket\r\n"};
+
+// With a real template behind it: no schema may end the process or go on for ever.
+class FuzzedCompleter final : public server::FakeCompleter {
+ public:
+  FuzzedCompleter() : template_(*model::ChatTemplate::of(test::kToolTemplate)) {}
+  bool real_template = false;  // takes milliseconds
+
+  Result<model::ChatPrompt> apply(const model::ChatInput& chat) const override {
+    return real_template ? template_->apply(chat) : FakeCompleter::apply(chat);
+  }
+
+ private:
+  std::unique_ptr<model::ChatTemplate> template_;
+};
 
 [[noreturn]] void fail(const char* what, const std::string& input) {
   std::printf("%s:\n%s\n", what, input.c_str());
@@ -92,24 +138,31 @@ bool within(double value, double min, double max) {
 }
 
 const char* broken_promise(const ApiRequest& r) {
-  const model::SamplingOptions& s = r.sampling;
-  if (r.endpoint == Endpoint::kChat && r.messages.empty()) return "no messages";
-  if (r.messages.size() > server::kMessagesMax) return "too many messages";
+  const model::SamplingOptions& s = r.sampling.options;
+  if (r.endpoint == Endpoint::kChat && r.chat.messages.empty()) return "no messages";
+  if (r.chat.messages.size() > server::kMessagesMax) return "too many messages";
+  if (r.chat.tools.size() > server::kToolsMax) return "too many tools";
+  if (!r.chat.tool_name.empty() && r.chat.tools.empty()) return "a tool that is not there";
+  if (r.n_choice < 1 || r.n_choice > server::kChoicesMax) return "a wrong number of choices";
+  if (r.n_top_logprobs.value_or(0) > model::kTopTokensMax) return "too many probabilities";
+  if (!r.format.gbnf.empty() && !r.format.json_schema.empty()) return "two forms of answer";
   if (!within(s.temperature, 0, 10) || !within(s.top_p, 0, 1) || !within(s.min_p, 0, 1) ||
       s.top_k < 0 || !within(s.presence_penalty, -2, 2) || !within(s.frequency_penalty, -2, 2) ||
-      !within(s.repeat_penalty, 0.09, 10)) {
+      !within(s.repeat_penalty, 0.09, 10) || !within(s.typical_p, 0, 1) ||
+      !within(s.xtc_probability, 0, 1) || !within(s.top_n_sigma, -1, 100)) {
     return "sampling out of range";
   }
   for (const auto& [token, bias] : s.logit_bias) {
-    if (token < 0 || !within(bias, -100, 100)) return "bias out of range";
+    const bool never = bias == -std::numeric_limits<float>::infinity();
+    if (token < 0 || !(never || within(bias, -100, 100))) return "bias out of range";
   }
   if (s.logit_bias.size() > server::kLogitBiasMax) return "too many biases";
-  if (r.stop.size() > server::kStopsMax) return "too many stops";
-  for (const std::string& stop : r.stop) {
+  if (r.sampling.stop.size() > server::kStopsMax) return "too many stops";
+  for (const std::string& stop : r.sampling.stop) {
     if (stop.empty() || stop.size() > server::kStopBytesMax) return "a stop of a wrong size";
   }
   if (r.salt.size() > server::kSaltBytesMax) return "a salt that is too long";
-  if (r.seed == UINT32_MAX) return "the seed that means random";
+  if (r.sampling.seed == UINT32_MAX) return "the seed that means random";
   return nullptr;
 }
 
@@ -120,10 +173,10 @@ void check_refusal(const server::ApiError& error, const std::string& body) {
   }
 }
 
-// How many of the two endpoints take it.
+// How many of the endpoints take it.
 uint64_t check_body(const std::string& body, const server::Completer& model) {
   uint64_t n_admitted = 0;
-  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions, Endpoint::kNative}) {
     const auto request = server::parse_request(endpoint, body);
     if (!request) {
       check_refusal(request.error(), body);
@@ -133,8 +186,8 @@ uint64_t check_body(const std::string& body, const server::Completer& model) {
     const auto admitted = server::admit(*request, model, 1);
     if (!admitted) {
       check_refusal(admitted.error(), body);
-    } else if (admitted->tokens.empty() ||
-               admitted->tokens.size() + admitted->n_predict > model.n_ctx()) {
+    } else if (admitted->request.tokens.empty() ||
+               admitted->request.tokens.size() + admitted->request.n_predict > model.n_ctx()) {
       fail("admitted beyond the context", body);
     } else {
       ++n_admitted;
@@ -197,10 +250,13 @@ int main(int argc, char** argv) {
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   std::printf("%llu runs, seed %llu\n", static_cast<unsigned long long>(n_run),
               static_cast<unsigned long long>(seed));
-  const headstart::server::FakeCompleter model;
+  headstart::FuzzedCompleter model;
   headstart::fuzz::Mutator mutator(seed, headstart::kBodies, headstart::kWords);
   uint64_t n_admitted = 0;
-  for (uint64_t i = 0; i < n_run; ++i) n_admitted += headstart::check_body(mutator.next(), model);
+  for (uint64_t i = 0; i < n_run; ++i) {
+    model.real_template = i % 64 == 0;
+    n_admitted += headstart::check_body(mutator.next(), model);
+  }
   headstart::fuzz_sockets(n_run / 20, seed);
   std::printf("%llu admitted\n", static_cast<unsigned long long>(n_admitted));
   // Inputs that are all refused at the first byte would prove little.

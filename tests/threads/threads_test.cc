@@ -109,7 +109,7 @@ TEST_F(Threads, OneEngineIsAskedFromEverywhere) {
 
 TEST_F(Threads, TheServerAnswersManyClientsFromARealEngine) {
   const auto engine = open(2);
-  server::EngineCompleter completer(*engine);
+  server::EngineCompleter completer(*engine, "tiny.gguf");
   server::ServerOptions options;
   options.port = 0;
   options.ping_interval = 5ms;
