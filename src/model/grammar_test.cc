@@ -97,6 +97,7 @@ TEST(Grammar, RefusesWhatWouldNeverEnd) {
            std::string("root ::= root \"a\" | \"b\""),
            std::string("root ::= x root \"a\"\nx ::= y\ny ::= \"\" | \"z\""),
            std::string("root ::= (\"\")* root"),
+           std::string("root ::= y root\ny ::= z\nz ::= \"\""),
            std::string("root ::= x | \"b\"\nx ::= y root | y root x\ny ::= \"\" | \"c\""),
            "root ::= " + many + "\"a\"" + std::string(3000, ')'),
            "root ::= \"" + std::string(60'000, 'a') + "\"{2000}",

@@ -201,6 +201,9 @@ struct Answered {
   const char* text;
   bool think = false;
 };
+void PrintTo(const Answered& answered, std::ostream* out) {
+  *out << json(std::string(answered.text)).dump();
+}
 const Answered kAnswers[] = {
     {"Hello there."},
     {""},

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <functional>
+#include <string_view>
 
 #include "model/llama_log.h"
 #include "model/token_probs.h"
@@ -98,10 +99,10 @@ std::vector<Case> cases() {
       {"grammar_lazy",
        [](O& o, P& p) {
          set_temperature(o, p, 0.9f);
-         set_grammar(o, p, "root ::= \"cat\" \" sat\"{3,5} \".\"");
+         set_grammar(o, p, "root ::= \"python\" \" sat\"{3,5} \".\"");
          o.grammar.lazy = p.grammar_lazy = true;
-         o.grammar.trigger_patterns = {"cat"};
-         p.grammar_triggers = {{COMMON_GRAMMAR_TRIGGER_TYPE_WORD, "cat"}};
+         o.grammar.trigger_patterns = {"python"};
+         p.grammar_triggers = {{COMMON_GRAMMAR_TRIGGER_TYPE_WORD, "python"}};
        }},
   };
 }
@@ -169,7 +170,9 @@ TEST_P(SamplerParity, PicksWhatCommonSamplerPicks) {
     text += common_token_to_piece(reader.vocab(), want);
     reader.read({want});
   }
-  RecordProperty("text", text);
+  if (std::string_view(GetParam().name) == "grammar_lazy") {
+    EXPECT_NE(text.find("python sat sat sat"), std::string::npos) << "it never woke: " << text;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, SamplerParity, testing::ValuesIn(cases()),
