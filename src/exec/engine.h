@@ -107,6 +107,21 @@ struct Completion {
   uint64_t n_attention_active = 0, n_attention_causal = 0;
 };
 
+// A request's place; what it held last can be saved and restored.
+struct SlotState {
+  uint32_t id = 0;
+  bool busy = false;
+  uint32_t n_token = 0;         // computed of the running request, else of the newest one
+  uint32_t n_token_wanted = 0;  // of the running request
+};
+
+// Tokens and bytes of a slot action.
+struct SlotMoved {
+  uint32_t n_token = 0;
+  uint64_t n_byte = 0;
+  double ms = 0;
+};
+
 struct EngineStats {
   store::StoreStats store;
   uint64_t n_request = 0;
@@ -128,6 +143,17 @@ class Engine {
   const model::ChatTemplate& chat_template() const;
   const std::string& model_name() const;  // general.name, else the file's stem
   uint32_t n_ctx() const;
+  std::vector<SlotState> slots() const;
+  // Keeps what slot `id` held last in the folder `dir`, whatever the store evicts later. Tokens
+  // that are no longer stored are not saved, and not counted.
+  Result<SlotMoved> save_slot(uint32_t id, const std::filesystem::path& dir);
+  // Brings it back into the store. n_token: what the next request with this beginning reuses.
+  Result<SlotMoved> restore_slot(uint32_t id, const std::filesystem::path& dir);
+  // Forgets what the slot held, also what the store has of it.
+  Result<SlotMoved> erase_slot(uint32_t id);
+  // Errors of the three: kNotFound (no such slot, nothing saved), kUnavailable (a request runs in
+  // it), kUnsupported (no store; another model's), kCorrupt, kExhausted, kIo.
+
   void flush_store();
   EngineStats stats() const;
 

@@ -17,6 +17,9 @@ Result<Completion> Session::run() {
   settle();
   // What was computed is kept even if the client has left.
   if (collector_) collector_->finish(sequence_, plan_.n_strict);
+  slot_.tokens = std::move(sequence_);
+  slot_.tokens.resize(std::min<size_t>(slot_.tokens.size(), slot_.n_token_computed));
+  slot_.salt = r_.salt;
   if (!done.ok()) return done.error();
   return std::move(out_);
 }

@@ -17,6 +17,7 @@
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_endpoints.h"
+#include "server/slot_endpoints.h"
 
 namespace headstart::server {
 namespace {
@@ -56,14 +57,16 @@ constexpr std::array kModelRoutes = {ModelRoute{"/tokenize", tokenize},
                                      ModelRoute{"/detokenize", detokenize},
                                      ModelRoute{"/apply-template", apply_template}};
 
-constexpr std::array<const char*, 6> kGetRoutes = {"/health", "/v1/health", "/metrics",
-                                                   "/props",  "/v1/models", "/models"};
+constexpr std::array<const char*, 7> kGetRoutes = {"/health", "/v1/health", "/metrics", "/props",
+                                                   "/slots",  "/v1/models", "/models"};
+constexpr std::string_view kSlotPrefix = "/slots/";
 
 // The method that a path takes; empty: there is no such path.
 const char* method_of(std::string_view path) {
   const auto is_path = [&](const auto& route) { return path == route.path; };
   if (std::any_of(kCompletionRoutes.begin(), kCompletionRoutes.end(), is_path) ||
-      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path)) {
+      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path) ||
+      path.starts_with(kSlotPrefix)) {
     return "POST";
   }
   return std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ? "GET" : "";
@@ -135,6 +138,8 @@ struct Server::Impl {
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
   void get_props(Response& res) const;
+  void get_slots(const Request& req, Response& res) const;
+  void post_slot(const Request& req, Response& res, const httplib::ContentReader& reader) const;
   void post_model_call(ModelCall call, const Request& req, Response& res,
                        const httplib::ContentReader& reader) const;
   void post_completion(Endpoint endpoint, const Request& req, Response& res,
@@ -191,6 +196,11 @@ void Server::Impl::set_routes() {
   http.Get("/v1/health", health);
   http.Get("/metrics", [this](const Request&, Response& res) { get_metrics(res); });
   http.Get("/props", [this](const Request&, Response& res) { get_props(res); });
+  http.Get("/slots", [this](const Request& req, Response& res) { get_slots(req, res); });
+  http.Post("/slots/([^/]+)",
+            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
+              post_slot(req, res, reader);
+            });
   const auto models = [this](const Request& req, Response& res) { get_models(req, res); };
   http.Get("/models", models);
   http.Get("/v1/models", models);
@@ -207,6 +217,26 @@ void Server::Impl::set_routes() {
       post_model_call(call, req, res, reader);
     });
   }
+}
+
+void Server::Impl::get_slots(const Request& req, Response& res) const {
+  const Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  auto answer = slots(*model, req.has_param("fail_on_no_slot"));
+  if (!answer) return write_error(res, answer.error());
+  res.set_content(*std::move(answer), kJson);
+}
+
+void Server::Impl::post_slot(const Request& req, Response& res,
+                             const httplib::ContentReader& reader) const {
+  const auto body = read_body(req, res, reader);
+  if (!body) return write_error(res, body.error());
+  Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  auto answer = slot_action(*model, req.matches[1].str(), req.get_param_value("action"), *body,
+                            options.slot_save_path);
+  if (!answer) return write_error(res, answer.error());
+  res.set_content(*std::move(answer), kJson);
 }
 
 void Server::Impl::get_health(Response& res) const {

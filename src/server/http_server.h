@@ -4,6 +4,7 @@
 //   POST /completion                             llama-server's own, stream and not
 //   POST /tokenize, /detokenize, /apply-template
 //   GET  /v1/models, /v1/models/NAME, /health, /metrics, /props
+//   GET  /slots, POST /slots/ID?action=save|restore|erase
 //
 // and the other names that llama-server gives some of them.
 //
@@ -18,7 +19,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -31,6 +34,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";  // anything else is reachable from outside
   uint16_t port = 8080;            // 0: any free one
   QueueLimits queue;
+  std::optional<std::filesystem::path> slot_save_path;  // nothing: slots are not saved
   uint32_t n_connection_max = 64;
   size_t body_bytes_max = 16 * 1024 * 1024;
   std::chrono::milliseconds idle_timeout{30'000};     // of a connection between two requests

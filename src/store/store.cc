@@ -327,6 +327,35 @@ void Store::spread(const Loaded& loaded) {
   }
 }
 
+// --- Single chunks -----------------------------------------------------------------------------
+
+Result<Store::ChunkPtr> Store::read(const kv::ChunkId& id) {
+  Result<ChunkPtr> chunk = Error{Code::kNotFound, "the chunk is in no tier"};
+  for (const auto& tier : tiers_) {
+    chunk = tier->read(id);
+    if (chunk.ok()) break;
+  }
+  return chunk;
+}
+
+Result<void> Store::take_in(ChunkPtr chunk) {
+  Result<void> result = Error{Code::kNotFound, "there is no tier"};
+  bool taken = false;
+  for (const auto& tier : tiers_) {
+    result = tier->put(chunk);
+    taken = taken || result.ok();
+  }
+  return taken ? Result<void>() : result;
+}
+
+void Store::erase(const kv::ChunkId& id) {
+  for (const auto& tier : tiers_) {
+    if (auto erased = tier->erase(id); !erased.ok()) {
+      spdlog::warn("{}: {}", tier->name(), erased.error().message);
+    }
+  }
+}
+
 // --- All tiers together ------------------------------------------------------------------------
 
 StoreStats Store::stats() const {

@@ -86,7 +86,14 @@ class Store {
   // Queues the chunk; sealing and writing happen on the background thread. False if the queue is
   // full: then the chunk is dropped and counted.
   bool put(kv::ChunkBuilder chunk);
-  void flush();  // returns when nothing is queued
+  // A whole matched chunk, to be kept elsewhere. flush() first: one that still waits is not read.
+  // Errors: as Tier::read of the last tier that was tried.
+  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id);
+  // Puts a chunk that was kept elsewhere into each tier. Errors: those of the last tier, where none
+  // took it.
+  Result<void> take_in(std::shared_ptr<const kv::EncodedChunk> chunk);
+  void erase(const kv::ChunkId& id);  // from all tiers; flush() first
+  void flush();                       // returns when nothing is queued
   StoreStats stats() const;
   Result<VerifyReport> verify();  // of all tiers together; flushes first
   Result<void> clear();           // of all tiers; flushes first
