@@ -358,6 +358,10 @@ void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
   for (const auto& ticket : tickets) {
     while (!ticket->finished()) {
       ticket->wait(kLookInterval);
+      for (const auto& t : tickets) {  // what they hold is in the completions too
+        t->wait(kNoWait);
+        t->take_probs();
+      }
       if (!http.client_alive()) {
         res.status = 499;  // nobody reads it; nginx's number for the metrics
         return;

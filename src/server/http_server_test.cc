@@ -401,6 +401,7 @@ TEST_F(HttpServerTest, ChoicesThatFindNoPlaceAreAllRefused) {
   options.queue.n_waiting_max = 1;
   start(/*held=*/true);
   expect_error(post("/v1/completions", R"({"prompt":"x","n":3})"), 503, "queue_full");
+  EXPECT_TRUE(eventually([&] { return n_running() == 0; }));  // the first may have begun
   model->start.open();
   model->step.open();
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","n":2})").status, 200);
