@@ -4,6 +4,8 @@
 //   POST /completion                             llama-server's own, stream and not
 //   POST /tokenize, /detokenize, /apply-template
 //   GET  /v1/models, /v1/models/NAME, /health, /metrics, /props
+//   GET  /, /dashboard/...                       a page for people (dashboard.h)
+//   GET  /headstart/state                        what it shows (docs/formats/dashboard.md)
 //
 // and the other names that llama-server gives some of them.
 //
