@@ -157,7 +157,7 @@ function showMemory(s) {
   if (m.kv_bytes_max > 0) {
     fillGauge(gauge(box, 'kv', 'gauge'), 'Live KV cache', of(m.kv_bytes, m.kv_bytes_max),
         [{name: 'use', share: share(m.kv_bytes, m.kv_bytes_max)}],
-        `the budget is a full context for each of ${count(s.queue.n_running_max)} at once`);
+        `the budget is a full context in each slot; slots: ${count(s.queue.n_running_max)}`);
   }
   const ram = s.tiers.find((t) => t.name === 'ram');
   if (ram) {
