@@ -52,8 +52,7 @@ struct EngineOptions {
 
 // Share of `phase` that is done, 0 to 1. Called from the computing thread. Phases of a request are
 // "lookup", "wait" (for another that computes the same), "load", "prefill" (of the prompt's tokens,
-// first what is reused)
-// and "decode" (of n_predict).
+// first what is reused) and "decode" (of n_predict).
 using ProgressFn = std::function<void(std::string_view phase, double done)>;
 
 struct CompletionRequest {
