@@ -382,6 +382,7 @@ EngineStats Engine::stats() const {
     for (const auto& slot : impl_->slots) {
       const uint32_t n = std::max(slot->n_token_resident, slot->n_token_computed.load());
       stats.kv_bytes += slot->kv->bytes_for(n);
+      stats.kv_bytes_max += slot->kv->bytes_for(impl_->options.n_ctx);
     }
   }
   if (impl_->store != nullptr) stats.store = impl_->store->stats();

@@ -14,6 +14,7 @@
 #include "server/choice_stream.h"
 #include "server/completion_request.h"
 #include "server/completion_response.h"
+#include "server/dashboard.h"
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_endpoints.h"
@@ -57,8 +58,8 @@ constexpr std::array kModelRoutes = {ModelRoute{"/tokenize", tokenize},
                                      ModelRoute{"/detokenize", detokenize},
                                      ModelRoute{"/apply-template", apply_template}};
 
-constexpr std::array<const char*, 7> kGetRoutes = {"/health", "/v1/health", "/metrics", "/props",
-                                                   "/slots",  "/v1/models", "/models"};
+constexpr std::array kGetRoutes = {"/health", "/v1/health", "/metrics", "/props",
+                                   "/slots",  "/v1/models", "/models",  "/headstart/state"};
 constexpr std::string_view kSlotPrefix = "/slots/";
 
 // The method that a path takes; empty: there is no such path.
@@ -69,7 +70,10 @@ const char* method_of(std::string_view path) {
       path.starts_with(kSlotPrefix)) {
     return "POST";
   }
-  return std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ? "GET" : "";
+  const auto files = page_files();
+  const bool get = std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ||
+                   std::any_of(files.begin(), files.end(), is_path);
+  return get ? "GET" : "";
 }
 
 // The requests of one call: one for each choice. Dropping them cancels what still runs.
@@ -79,6 +83,15 @@ int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+const char* name_of(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kChat: return "chat";
+    case Endpoint::kCompletions: return "completions";
+    case Endpoint::kNative: return "completion";
+  }
+  return "";
 }
 
 std::string random_id(Endpoint endpoint) {
@@ -123,17 +136,23 @@ struct Server::Impl {
   explicit Impl(const ServerOptions& o)
       : options(o),
         http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout}),
-        queue(o.queue, [this](const exec::CompletionRequest& request, double queue_ms) {
-          auto result = completer.load()->complete(request);
-          metrics.count_completion(result, queue_ms);
-          return result;
-        }) {
+        queue(
+            o.queue,
+            [this](const exec::CompletionRequest& request, double queue_ms) {
+              auto result = completer.load()->complete(request);
+              metrics.count_completion(result, queue_ms);
+              return result;
+            },
+            &log) {
     set_limits();
     set_routes();
+    set_page_routes();
   }
 
   void set_limits();
   void set_routes();
+  void set_page_routes();
+  void get_state(Response& res) const;
   void get_health(Response& res) const;
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
@@ -147,7 +166,8 @@ struct Server::Impl {
   ApiResult<std::string> read_body(const Request& req, const Response& res,
                                    const httplib::ContentReader& reader) const;
   ApiResult<Tickets> admit_and_queue(const ApiRequest& request, AnswerHead& head);
-  ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice);
+  ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice,
+                            const RequestName& name);
   void answer_whole(const Tickets& tickets, const AnswerHead& head, Response& res) const;
   void answer_stream(Tickets tickets, AnswerHead head, const Request& req, Response& res);
   bool write_stream(const Tickets& tickets, const AnswerHead& head, DataSink& sink) const;
@@ -157,7 +177,10 @@ struct Server::Impl {
   std::atomic<Completer*> completer{nullptr};
   std::atomic<bool> stopped{false};
   const int64_t created = unix_now();
+  const SystemClock clock;
+  const double opened_s = clock.now_s();
   Metrics metrics;
+  RequestLog log{clock};
   Listener http;
   RequestQueue queue;
   uint16_t port = 0;
@@ -237,6 +260,41 @@ void Server::Impl::post_slot(const Request& req, Response& res,
                             options.slot_save_path);
   if (!answer) return write_error(res, answer.error());
   res.set_content(*std::move(answer), kJson);
+}
+
+void Server::Impl::set_page_routes() {
+  for (const PageFile& file : page_files()) {
+    http.Get(file.path, [&file](const Request&, Response& res) {
+      res.set_header("Content-Security-Policy", kPagePolicy);
+      res.set_header("X-Content-Type-Options", "nosniff");
+      res.set_header("Referrer-Policy", "no-referrer");
+      res.set_header("Cache-Control", "no-cache");  // another version may listen here next time
+      res.set_content(file.bytes.data(), file.bytes.size(), file.type);
+    });
+  }
+  http.Get("/headstart/state", [this](const Request&, Response& res) { get_state(res); });
+}
+
+void Server::Impl::get_state(Response& res) const {
+  Snapshot s;
+  s.unix_s = clock.unix_s();
+  s.uptime_s = clock.now_s() - opened_s;
+  s.limits = options.queue;
+  s.n_waiting = queue.n_waiting();
+  s.n_running = queue.n_running();
+  s.n_connection = http.n_connection();
+  s.n_connection_max = options.n_connection_max;
+  if (const Completer* model = completer.load()) {
+    s.model = model->model_name();
+    s.n_ctx = model->n_ctx();
+    s.engine = model->stats();
+  }
+  s.memory = machine_memory();
+  s.totals = log.totals();
+  s.requests = log.snapshot();
+  res.set_header("X-Content-Type-Options", "nosniff");
+  res.set_header("Cache-Control", "no-store");
+  res.set_content(snapshot_body(s), kJson);
 }
 
 void Server::Impl::get_health(Response& res) const {
@@ -326,14 +384,16 @@ ApiResult<Tickets> Server::Impl::admit_and_queue(const ApiRequest& request, Answ
   head.seed = admitted->request.sampling.seed;
   head.include_usage = request.include_usage;
   head.parser = std::move(admitted->parser);
-  return submit(std::move(admitted->request), request.n_choice);
+  return submit(std::move(admitted->request), request.n_choice,
+                {head.id, name_of(request.endpoint)});
 }
 
 // A request for each choice, each with the next seed. Where one finds no place, none runs.
-ApiResult<Tickets> Server::Impl::submit(exec::CompletionRequest request, uint32_t n_choice) {
+ApiResult<Tickets> Server::Impl::submit(exec::CompletionRequest request, uint32_t n_choice,
+                                        const RequestName& name) {
   Tickets tickets;
   for (uint32_t i = 0; i < n_choice; ++i) {
-    auto ticket = queue.submit(i + 1 < n_choice ? request : std::move(request));
+    auto ticket = queue.submit(i + 1 < n_choice ? request : std::move(request), name);
     if (!ticket.ok()) {
       if (ticket.error().code != Code::kExhausted) return tl::unexpected(stopping());
       return tl::unexpected(unavailable("queue_full", ticket.error().message));

@@ -5,6 +5,8 @@
 //   POST /tokenize, /detokenize, /apply-template
 //   GET  /v1/models, /v1/models/NAME, /health, /metrics, /props
 //   GET  /slots, POST /slots/ID?action=save|restore|erase
+//   GET  /, /dashboard/...                       a page for people (dashboard.h)
+//   GET  /headstart/state                        what it shows (docs/formats/dashboard.md)
 //
 // and the other names that llama-server gives some of them.
 //
