@@ -143,6 +143,7 @@ double Session::cost_s(NumericClass numeric_class, size_t n_token, double measur
 }
 
 Result<void> Session::prefill() {
+  if (r_.progress) r_.progress("prefill", static_cast<double>(plan_.n_reuse) / out_.n_prompt);
   for (uint32_t pos = plan_.n_reuse; pos < out_.n_prompt;) {
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
     HS_ASSIGN_OR_RETURN(const StepResult done,
