@@ -1,6 +1,8 @@
 #include "base/hash.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -29,6 +31,21 @@ Digest Sha256::finish() {
   HS_CHECK(EVP_DigestFinal_ex(state_->ctx, out.data(), &size) == 1 && size == out.size(),
            "SHA-256 finish");
   return out;
+}
+
+Digest hmac_sha256(std::string_view key, std::string_view text) {
+  Digest out;
+  unsigned size = 0;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  HS_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, text.size(),
+                out.data(), &size) != nullptr &&
+               size == out.size(),
+           "HMAC-SHA256");
+  return out;
+}
+
+bool equal_in_constant_time(const Digest& a, const Digest& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 std::string to_hex(std::span<const uint8_t> bytes) {

@@ -1,4 +1,4 @@
-// base/hash.h: SHA-256 for identity (OpenSSL), XXH3-64 for damage (xxHash).
+// base/hash.h: SHA-256 for identity and HMAC for secrets (OpenSSL), XXH3-64 for damage (xxHash).
 #pragma once
 
 #include <array>
@@ -31,6 +31,11 @@ class Sha256 {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// HMAC-SHA256: a digest that nobody can compute without `key`.
+Digest hmac_sha256(std::string_view key, std::string_view text);
+// Equal digests, in a time that does not depend on where they differ.
+bool equal_in_constant_time(const Digest& a, const Digest& b);
 
 std::string to_hex(std::span<const uint8_t> bytes);
 // Errors: kInvalidArgument unless `hex` is exactly 64 lower-case hexadecimal digits.

@@ -68,7 +68,7 @@ struct CompletionRequest {
   std::vector<Token> shown;  // control tokens that the text shows, as a parser of it needs them
   std::optional<uint32_t> n_top_logprobs;  // nothing: no probabilities; at most kTopTokensMax
   std::stop_token cancel;
-  ProgressFn progress;  // may be empty
+  ProgressFn progress;  // of "prefill": first what is reused, then each slice; may be empty
   // Receives the text as it is generated, always whole UTF-8 sequences, stop strings held back.
   // Returning false cancels the request. May be empty.
   std::function<bool(std::string_view piece)> on_text;

@@ -29,6 +29,15 @@ ApiError unavailable(std::string_view code, std::string message) {
   return error;
 }
 
+ApiError deadline_exceeded() {
+  ApiError error;
+  error.status = 504;
+  error.message = "the answer was not ready within the request's deadline";
+  error.type = "timeout_error";
+  error.code = "deadline_exceeded";
+  return error;
+}
+
 ApiError from_engine(const Error& error) {
   switch (error.code) {
     case Code::kInvalidArgument:

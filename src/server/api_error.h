@@ -34,6 +34,8 @@ ApiError bad_field(std::string_view param, std::string_view what);
 ApiError unsupported_field(std::string_view param, std::string_view what);
 // Passing trouble: the same call may succeed later.
 ApiError unavailable(std::string_view code, std::string message);
+// The request's time is over.
+ApiError deadline_exceeded();
 // How an error of the engine looks from outside.
 ApiError from_engine(const Error& error);
 

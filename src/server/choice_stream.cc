@@ -1,5 +1,6 @@
 #include "server/choice_stream.h"
 
+#include <cmath>
 #include <utility>
 
 #include "server/completion_response.h"
@@ -86,6 +87,24 @@ std::string ChoiceStream::push(std::string_view text, std::vector<model::TokenPr
   if (head_.parser.plain()) return out + send({{"content", text}});
   text_ += text;
   return out + push_chat(/*whole=*/false);
+}
+
+// llama-server's field, in a chunk of each endpoint's own form.
+std::string ChoiceStream::progress(const PromptProgress& progress) {
+  std::string out;
+  Json carrier;
+  if (head_.endpoint == Endpoint::kNative) {
+    carrier = {{"index", 0}, {"content", ""}, {"stop", false}};
+  } else {
+    out = begin();  // the role comes first, whatever a stream goes on with
+    const bool chat = head_.endpoint == Endpoint::kChat;
+    carrier = chunk(head_, index_, chat ? Json::object() : Json(""), nullptr, nullptr);
+  }
+  carrier["prompt_progress"] = {{"total", progress.n_total},
+                                {"cache", progress.n_cached},
+                                {"processed", progress.n_done},
+                                {"time_ms", std::llround(progress.time_ms)}};
+  return out + event(carrier);
 }
 
 std::string ChoiceStream::finish(const exec::Completion& completion,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/answer_json.h"
+#include "server/prompt_progress.h"
 
 namespace headstart::server {
 
@@ -27,6 +28,8 @@ class ChoiceStream {
   // The events of more text and of the probabilities that came with it; maybe none yet. The first
   // of a chat carries the role.
   std::string push(std::string_view text, std::vector<model::TokenProbs> probs);
+  // How far the prompt is, in a chunk that carries nothing else; before any text only.
+  std::string progress(const PromptProgress& progress);
   // The rest and the finish reason. `totals`: this is the stream's last choice and no usage
   // follows, so its last event carries them; else empty.
   std::string finish(const exec::Completion& completion, std::span<const Answer> totals);
@@ -56,6 +59,9 @@ class ChoiceStreams {
   bool finished() const { return n_open_ == 0; }
   bool finished(uint32_t i) const { return answers_[i].completion != nullptr; }
   std::string push(uint32_t i, std::string_view text, std::vector<model::TokenProbs> probs);
+  std::string progress(uint32_t i, const PromptProgress& progress) {
+    return streams_[i].progress(progress);
+  }
   // The answer's completion must outlive this. After the last choice's events come the usage where
   // it is asked for, and [DONE].
   std::string finish(uint32_t i, const Answer& answer, std::vector<model::TokenProbs> probs);

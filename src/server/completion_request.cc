@@ -113,6 +113,10 @@ void parse_extension(Fields& fields, ApiRequest& request) {
 
 void parse_stream(Fields& fields, ApiRequest& request) {
   request.stream = fields.boolean("stream").value_or(false);
+  request.return_progress = fields.boolean("return_progress").value_or(false);
+  if (const auto ms = fields.integer("timeout_ms", 1, kTimeoutMsMax)) {
+    request.timeout_ms = static_cast<uint32_t>(*ms);
+  }
   if (const Json* options = fields.object("stream_options")) {
     Fields own(*options, "stream_options.");
     request.include_usage = own.boolean("include_usage").value_or(false);

@@ -28,6 +28,7 @@ enum class Endpoint { kChat, kCompletions, kNative };
 
 inline constexpr size_t kSaltBytesMax = 256;
 inline constexpr uint32_t kChoicesMax = 8;
+inline constexpr uint32_t kTimeoutMsMax = 24 * 3600 * 1000;
 inline constexpr uint32_t kRestOfContext = UINT32_MAX;
 
 struct ApiRequest {
@@ -44,6 +45,8 @@ struct ApiRequest {
   std::string salt;
   bool stream = false;
   bool include_usage = false;
+  bool return_progress = false;        // streams only: events while the prompt is prefilled
+  std::optional<uint32_t> timeout_ms;  // for the whole answer, from acceptance
 };
 
 ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body);

@@ -48,10 +48,11 @@ class FakeCompleter : public Completer {
   uint32_t n_context = 1024;
   uint32_t n_cached = 0;
   bool throws = false;
-  model::ChatParser parser;    // of every chat's text
-  std::optional<Error> error;  // instead of an answer, after the pieces
-  Gate start;                  // before the first piece
-  Gate step;                   // before each piece
+  model::ChatParser parser;          // of every chat's text
+  std::vector<double> prefill = {};  // what is told of the prompt's progress, each a step
+  std::optional<Error> error;        // instead of an answer, after the pieces
+  Gate start;                        // before the first piece
+  Gate step;                         // before each piece
   FakeCompleter(bool held = false) {
     if (!held) {
       start.open();
@@ -138,6 +139,10 @@ class FakeCompleter : public Completer {
     out.n_cached = n_cached;
     out.finish = exec::FinishReason::kStop;
     out.ttft_ms = 5;
+    for (const double done : prefill) {
+      if (!step.pass(request.cancel)) return cancelled;
+      request.progress("prefill", done);
+    }
     for (const std::string& piece : pieces) {
       if (out.tokens.size() == request.n_predict) {
         out.finish = exec::FinishReason::kLength;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "server/access.h"
 #include "server/admission.h"
 #include "server/choice_stream.h"
 #include "server/completion_request.h"
@@ -62,6 +63,16 @@ constexpr std::array kGetRoutes = {"/health", "/v1/health", "/metrics", "/props"
                                    "/slots",  "/v1/models", "/models",  "/headstart/state"};
 constexpr std::string_view kSlotPrefix = "/slots/";
 
+// What needs no key: health, and what a page needs before its user has given one.
+std::span<const std::string_view> public_paths() {
+  static const std::vector<std::string_view> paths = [] {
+    std::vector<std::string_view> all{"/health", "/v1/health"};
+    for (const PageFile& file : page_files()) all.push_back(file.path);
+    return all;
+  }();
+  return paths;
+}
+
 // The method that a path takes; empty: there is no such path.
 const char* method_of(std::string_view path) {
   const auto is_path = [&](const auto& route) { return path == route.path; };
@@ -78,6 +89,12 @@ const char* method_of(std::string_view path) {
 
 // The requests of one call: one for each choice. Dropping them cancels what still runs.
 using Tickets = std::vector<std::shared_ptr<Ticket>>;
+
+// How an answer reaches its client.
+struct Delivery {
+  Steady::time_point deadline = Steady::time_point::max();
+  bool progress = false;
+};
 
 int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -107,6 +124,20 @@ void write_error(Response& res, const ApiError& error) {
   res.set_content(error_body(error), kJson);
 }
 
+CallHead head_of(const Request& req) {
+  const auto header = [&](const char* name) {
+    const auto it = req.headers.find(name);
+    return it == req.headers.end() ? std::string_view() : std::string_view(it->second);
+  };
+  return {.method = req.method,
+          .path = req.path,
+          .host = header("Host"),
+          .origin = header("Origin"),
+          .authorization = header("Authorization"),
+          .x_api_key = header("X-Api-Key"),
+          .cors_headers = header("Access-Control-Request-Headers")};
+}
+
 ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
 ApiError stopping() { return unavailable("stopping", "the server is stopping"); }
 
@@ -133,8 +164,9 @@ ApiError of_status(int status) {
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const ServerOptions& o)
+  Impl(const ServerOptions& o, Access a)
       : options(o),
+        access(std::move(a)),
         http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout}),
         queue(
             o.queue,
@@ -153,6 +185,7 @@ struct Server::Impl {
   void set_routes();
   void set_page_routes();
   void get_state(Response& res) const;
+  bool answer_at_once(const Request& req, Response& res) const;
   void get_health(Response& res) const;
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
@@ -168,14 +201,19 @@ struct Server::Impl {
   ApiResult<Tickets> admit_and_queue(const ApiRequest& request, AnswerHead& head);
   ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice,
                             const RequestName& name);
-  void answer_whole(const Tickets& tickets, const AnswerHead& head, Response& res) const;
-  void answer_stream(Tickets tickets, AnswerHead head, const Request& req, Response& res);
-  bool write_stream(const Tickets& tickets, const AnswerHead& head, DataSink& sink) const;
+  Delivery delivery_of(const ApiRequest& request) const;
+  void answer_whole(const Tickets& tickets, const AnswerHead& head, const Delivery& delivery,
+                    Response& res) const;
+  void answer_stream(Tickets tickets, AnswerHead head, const Delivery& delivery, const Request& req,
+                     Response& res);
+  bool write_stream(const Tickets& tickets, const AnswerHead& head, const Delivery& delivery,
+                    DataSink& sink) const;
   ApiError ended_with(const Error& error) const;
 
   const ServerOptions options;
+  const Access access;
   std::atomic<Completer*> completer{nullptr};
-  std::atomic<bool> stopped{false};
+  std::atomic<bool> draining{false}, stopped{false};
   const int64_t created = unix_now();
   const SystemClock clock;
   const double opened_s = clock.now_s();
@@ -191,6 +229,10 @@ void Server::Impl::set_limits() {
   // httplib would set SO_REUSEPORT, with which two servers share a port without noticing.
   http.set_socket_options(
       [](socket_t sock) { httplib::set_socket_opt(sock, SOL_SOCKET, SO_REUSEADDR, 1); });
+  http.set_pre_routing_handler([this](const Request& req, Response& res) {
+    return answer_at_once(req, res) ? httplib::Server::HandlerResponse::Handled
+                                    : httplib::Server::HandlerResponse::Unhandled;
+  });
   http.set_error_handler([](const Request& req, Response& res) {
     if (!res.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
     if (const char* method = method_of(req.path); res.status == 404 && *method != 0) {
@@ -205,6 +247,7 @@ void Server::Impl::set_limits() {
     write_error(res, of_status(500));
   });
   http.set_post_routing_handler([this](const Request&, Response& res) {
+    if (draining) res.set_header("Connection", "close");
     if (res.get_header_value("Connection") == "close") http.close_after_response();
   });
   http.set_logger([this](const Request& req, const Response& res) {
@@ -297,6 +340,18 @@ void Server::Impl::get_state(Response& res) const {
   res.set_content(snapshot_body(s), kJson);
 }
 
+// True where no route is asked: the call may not be made, or its headers are the whole answer.
+bool Server::Impl::answer_at_once(const Request& req, Response& res) const {
+  const Verdict verdict = access.judge(head_of(req));
+  for (const auto& [name, value] : verdict.headers) res.set_header(name, value);
+  if (verdict.refusal) {
+    write_error(res, *verdict.refusal);
+  } else if (verdict.preflight) {
+    res.status = 204;
+  }
+  return verdict.refusal || verdict.preflight;
+}
+
 void Server::Impl::get_health(Response& res) const {
   if (!completer.load()) return write_error(res, loading());
   res.set_content(R"({"status":"ok"})", kJson);
@@ -347,13 +402,30 @@ void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Respon
   const auto body = read_body(req, res, reader);
   if (!body) return write_error(res, body.error());
   if (!completer.load()) return write_error(res, loading());
-  const auto request = parse_request(endpoint, *body);
+  auto request = parse_request(endpoint, *body);
   if (!request) return write_error(res, request.error());
+  request->salt = access.salt(head_of(req), request->salt);
+  const Delivery delivery = delivery_of(*request);
   AnswerHead head;
   auto tickets = admit_and_queue(*request, head);
   if (!tickets) return write_error(res, tickets.error());
-  if (request->stream) return answer_stream(*std::move(tickets), std::move(head), req, res);
-  answer_whole(*tickets, head, res);
+  if (request->stream) {
+    return answer_stream(*std::move(tickets), std::move(head), delivery, req, res);
+  }
+  answer_whole(*tickets, head, delivery, res);
+}
+
+// A request may shorten the server's deadline, not lengthen it.
+Delivery Server::Impl::delivery_of(const ApiRequest& request) const {
+  Delivery out;
+  out.progress = request.return_progress;
+  auto limit = options.request_deadline;
+  if (request.timeout_ms) {
+    const std::chrono::milliseconds own(*request.timeout_ms);
+    limit = limit.count() > 0 ? std::min(limit, own) : own;
+  }
+  if (limit.count() > 0) out.deadline = Steady::now() + limit;
+  return out;
 }
 
 ApiResult<std::string> Server::Impl::read_body(const Request& req, const Response& res,
@@ -413,7 +485,7 @@ ApiError Server::Impl::ended_with(const Error& error) const {
 }
 
 void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
-                                Response& res) const {
+                                const Delivery& delivery, Response& res) const {
   std::vector<Answer> answers;
   for (const auto& ticket : tickets) {
     while (!ticket->finished()) {
@@ -426,6 +498,9 @@ void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
         res.status = 499;  // nobody reads it; nginx's number for the metrics
         return;
       }
+      if (Steady::now() >= delivery.deadline && !ticket->finished()) {
+        return write_error(res, deadline_exceeded());
+      }
     }
     const auto& result = ticket->result();
     if (!result.ok()) return write_error(res, ended_with(result.error()));
@@ -434,12 +509,14 @@ void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
   res.set_content(answer_body(head, answers), kJson);
 }
 
-void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Request& req,
-                                 Response& res) {
+void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Delivery& delivery,
+                                 const Request& req, Response& res) {
   res.set_header("Cache-Control", "no-cache");
   res.set_header("X-Accel-Buffering", "no");  // nginx would hold the stream back
-  auto provider = [this, tickets = std::move(tickets), head = std::move(head)](
-                      size_t, DataSink& sink) { return write_stream(tickets, head, sink); };
+  auto provider = [this, tickets = std::move(tickets), head = std::move(head), delivery](
+                      size_t, DataSink& sink) {
+    return write_stream(tickets, head, delivery, sink);
+  };
   if (req.version == "HTTP/1.0") {  // knows no chunks: the body ends with the connection
     http.close_after_response();
     res.set_content_provider("text/event-stream", std::move(provider));
@@ -451,14 +528,21 @@ void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Request
 // Writes the whole stream. False where the client has left: then httplib drops the provider, and
 // with it the tickets.
 bool Server::Impl::write_stream(const Tickets& tickets, const AnswerHead& head,
-                                DataSink& sink) const {
+                                const Delivery& delivery, DataSink& sink) const {
   Steady::time_point written_at;
   const auto write = [&](std::string_view bytes) {
     if (bytes.empty()) return true;
     written_at = Steady::now();
     return sink.write(bytes.data(), bytes.size());
   };
+  const auto fail = [&](const ApiError& error) {
+    write(error_event(error));
+    sink.done();
+    return true;
+  };
   if (!write(kPing)) return false;
+  bool in_prompt = delivery.progress;  // of the first choice, which prefills it
+  ProgressPace pace(options.progress_interval);
   ChoiceStreams choices(head, tickets.size());
   while (!choices.finished()) {
     bool waited = false;
@@ -467,19 +551,21 @@ bool Server::Impl::write_stream(const Tickets& tickets, const AnswerHead& head,
       Ticket& ticket = *tickets[i];
       // Choices run side by side or one after the other; one wait for all of them will do.
       const std::string text = ticket.wait(std::exchange(waited, true) ? kNoWait : kLookInterval);
+      if (in_prompt && i == 0) {
+        const auto due = pace.due(ticket.take_progress(), Steady::now());
+        if (due && !write(choices.progress(i, *due))) return false;
+        in_prompt = text.empty();
+      }
       if (!write(choices.push(i, text, ticket.take_probs()))) return false;
       if (!ticket.finished()) continue;
       const auto& result = ticket.result();
-      if (!result.ok()) {
-        write(error_event(ended_with(result.error())));
-        sink.done();
-        return true;
-      }
+      if (!result.ok()) return fail(ended_with(result.error()));
       if (!write(choices.finish(i, {&*result, ticket.queue_ms()}, ticket.take_probs()))) {
         return false;
       }
     }
     if (!sink.is_writable()) return false;
+    if (!choices.finished() && Steady::now() >= delivery.deadline) return fail(deadline_exceeded());
     if (Steady::now() - written_at >= options.ping_interval && !write(kPing)) return false;
   }
   sink.done();
@@ -491,7 +577,10 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { stop(); }
 
 Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
+  AccessOptions access_options = options.access;
+  access_options.hosts.push_back(options.host);
+  HS_ASSIGN_OR_RETURN(auto access, Access::open(access_options, public_paths()));
+  auto impl = std::make_unique<Impl>(options, std::move(access));
   const int port = options.port == 0 ? impl->http.bind_to_any_port(options.host)
                    : impl->http.bind_to_port(options.host, options.port) ? options.port
                                                                          : -1;
@@ -514,6 +603,13 @@ Result<void> Server::run() {
   impl_->queue.join();
   if (good || impl_->stopped) return {};
   return Error{Code::kIo, "the listening socket failed; restart the server"};
+}
+
+void Server::drain() {
+  impl_->draining = true;
+  impl_->queue.close();
+  impl_->http.stop();
+  impl_->http.drain();
 }
 
 void Server::stop() {

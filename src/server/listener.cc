@@ -60,8 +60,9 @@ void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
 // One connection's socket; closes it. Bytes read ahead stay for the connection's next request.
 class SocketStream final : public httplib::Stream {
  public:
-  SocketStream(int fd, const ListenerLimits& limits, const std::atomic<bool>& interrupted)
-      : fd_(fd), limits_(limits), interrupted_(interrupted) {}
+  SocketStream(int fd, const ListenerLimits& limits, const std::atomic<bool>& draining,
+               const std::atomic<bool>& interrupted)
+      : fd_(fd), limits_(limits), draining_(draining), interrupted_(interrupted) {}
 
   // Sends what is left, then closes. Bytes that nobody read would make the kernel reset the
   // connection and take the answer away from the client, so they are read and dropped first.
@@ -79,13 +80,17 @@ class SocketStream final : public httplib::Stream {
 
   // True once a request begins; from then on its deadline runs.
   bool wait_request() {
-    if (interrupted_) return false;
-    if (begin_ == end_ && !poll_socket(fd_, POLLIN, Steady::now() + limits_.idle_timeout)) {
-      return false;
-    }
+    // Idle first, then the look at the flags: who sets one looks at them the other way round.
+    idle_ = true;
+    const bool begun =
+        !draining_ && !interrupted_ &&
+        (begin_ < end_ || poll_socket(fd_, POLLIN, Steady::now() + limits_.idle_timeout));
+    idle_ = false;
     request_until_ = Steady::now() + limits_.request_timeout;
-    return !interrupted_;
+    return begun && !draining_ && !interrupted_;
   }
+
+  bool idle() const { return idle_; }
 
   bool request_overdue() const { return Steady::now() >= request_until_; }
 
@@ -165,7 +170,9 @@ class SocketStream final : public httplib::Stream {
 
   const int fd_;
   const ListenerLimits& limits_;
+  const std::atomic<bool>& draining_;
   const std::atomic<bool>& interrupted_;
+  std::atomic<bool> idle_{false};
   Steady::time_point request_until_ = Steady::now();
   std::array<char, 16384> buffer_;
   size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_
@@ -183,7 +190,7 @@ Listener::Listener(const ListenerLimits& limits) : limits_(limits) {
 Listener::~Listener() = default;
 
 bool Listener::process_and_close_socket(socket_t sock) {
-  SocketStream stream(sock, limits_, interrupted_);
+  SocketStream stream(sock, limits_, draining_, interrupted_);
   const bool full = n_connection_.fetch_add(1) >= limits_.n_connection_max;
   {
     std::lock_guard lock(mutex_);
@@ -221,6 +228,14 @@ void Listener::refuse(SocketStream& stream) {
   response += std::to_string(kRefusalBody.size()) + "\r\n\r\n";
   response += kRefusalBody;
   stream.write(response.data(), response.size());
+}
+
+void Listener::drain() {
+  draining_ = true;
+  std::lock_guard lock(mutex_);
+  for (const auto& [thread, stream] : streams_) {
+    if (stream->idle()) stream->shut_reading();
+  }
 }
 
 void Listener::interrupt() {

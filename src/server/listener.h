@@ -39,6 +39,8 @@ class Listener final : public httplib::Server {
   bool request_overdue() const;  // its request did not arrive whole in time
   void close_after_response();
 
+  // Each connection ends after the request that it is at; idle ones end now.
+  void drain();
   // Ends all reading, now and from now on, so that idle and slow connections close; what is being
   // written may end. httplib's stop() stops accepting.
   void interrupt();
@@ -51,7 +53,7 @@ class Listener final : public httplib::Server {
   SocketStream* current() const;
 
   const ListenerLimits limits_;
-  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> draining_{false}, interrupted_{false};
   std::atomic<uint32_t> n_connection_{0};
   mutable std::mutex mutex_;
   std::unordered_map<std::thread::id, SocketStream*> streams_;  // open connections by their thread

@@ -1,6 +1,7 @@
 #include "server/request_queue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <new>
 #include <span>
@@ -30,6 +31,9 @@ struct RequestQueue::Job {
   std::string unread;
   std::vector<model::TokenProbs> unread_probs;
   double queue_ms = 0;
+  Steady::time_point started_at;
+  std::optional<PromptProgress> progress;  // of the whole prompt so far
+  bool unread_progress = false;
   std::optional<Result<exec::Completion>> result;
 
   // False where the request is to end: cancelled, or its client does not read.
@@ -47,6 +51,17 @@ struct RequestQueue::Job {
   void push_probs(std::span<const model::TokenProbs> probs) {
     std::lock_guard lock(mutex);
     unread_probs.insert(unread_probs.end(), probs.begin(), probs.end());
+  }
+
+  // The first call tells what is reused.
+  void push_progress(double done) {
+    std::lock_guard lock(mutex);
+    const auto n_total = static_cast<uint32_t>(request.tokens.size());
+    const auto n_done = static_cast<uint32_t>(std::lround(done * n_total));
+    if (!progress) progress = {n_total, n_done, 0, 0};
+    progress->n_done = n_done;
+    progress->time_ms = ms_between(started_at, Steady::now());
+    unread_progress = true;
   }
 
   void finish(Result<exec::Completion> value) {
@@ -74,6 +89,11 @@ std::string RequestQueue::Ticket::wait(std::chrono::milliseconds timeout) {
 std::vector<model::TokenProbs> RequestQueue::Ticket::take_probs() {
   std::lock_guard lock(job_->mutex);
   return std::exchange(job_->unread_probs, {});
+}
+
+std::optional<PromptProgress> RequestQueue::Ticket::take_progress() {
+  std::lock_guard lock(job_->mutex);
+  return std::exchange(job_->unread_progress, false) ? job_->progress : std::nullopt;
 }
 
 bool RequestQueue::Ticket::finished() const {
@@ -116,6 +136,9 @@ Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(exec::Complet
   job->request = std::move(request);
   job->request.cancel = job->cancel.get_token();
   job->request.on_text = [j = job.get()](std::string_view piece) { return j->push(piece); };
+  job->request.progress = [j = job.get()](std::string_view phase, double done) {
+    if (phase == "prefill") j->push_progress(done);
+  };
   if (job->request.n_top_logprobs) {
     job->request.on_probs = [j = job.get()](std::span<const model::TokenProbs> probs) {
       j->push_probs(probs);
@@ -124,7 +147,7 @@ Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(exec::Complet
   job->unread_bytes_max = limits_.unread_bytes_max;
   {
     std::lock_guard lock(mutex_);
-    if (stopped_) return Error{Code::kUnavailable, "the server is stopping"};
+    if (closed_ || stopped_) return Error{Code::kUnavailable, "the server is stopping"};
     // Counted together, so that a free worker that has not yet woken up still counts as free.
     const size_t n_all_max = size_t{limits_.n_running_max} + limits_.n_waiting_max;
     if (waiting_.size() + running_.size() >= n_all_max) {
@@ -135,6 +158,11 @@ Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(exec::Complet
   }
   wake_.notify_one();
   return std::unique_ptr<Ticket>(new Ticket(*this, std::move(job)));
+}
+
+void RequestQueue::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
 }
 
 void RequestQueue::stop() {
@@ -186,9 +214,11 @@ void RequestQueue::work() {
 }
 
 Result<exec::Completion> RequestQueue::run_job(Job& job) {
-  const double queue_ms = ms_between(job.accepted_at, Steady::now());
+  const auto now = Steady::now();
+  const double queue_ms = ms_between(job.accepted_at, now);
   {
     std::lock_guard lock(job.mutex);
+    job.started_at = now;
     job.queue_ms = queue_ms;
   }
   if (log_ != nullptr) log_->started(job.log_number);

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "exec/engine.h"
+#include "server/prompt_progress.h"
 #include "server/request_log.h"
 
 namespace headstart::server {
@@ -60,6 +61,8 @@ class RequestQueue {
     // Probabilities that arrived since the last call: all of those that belong to text that wait()
     // has returned, and maybe of text that it will return next.
     std::vector<model::TokenProbs> take_probs();
+    // The newest progress of the prompt since the last call, if there is any.
+    std::optional<PromptProgress> take_progress();
     // Finished and all its text taken: result() may be called.
     bool finished() const;
     const Result<exec::Completion>& result() const;
@@ -76,9 +79,11 @@ class RequestQueue {
   RequestQueue(const QueueLimits& limits, Run run, RequestLog* log = nullptr);
   ~RequestQueue();  // stop() and join()
 
-  // Sets the request's cancel, on_text and on_probs. Errors: kExhausted (full), kUnavailable
-  // (stopped).
+  // Sets the request's cancel, progress, on_text and on_probs. Errors: kExhausted (full),
+  // kUnavailable (closed or stopped).
   Result<std::unique_ptr<Ticket>> submit(exec::CompletionRequest request, RequestName name = {});
+  // From now on submit() refuses; what is here goes on.
+  void close();
   // Cancels everything, waiting and running; each ticket then finishes with kCancelled.
   void stop();
   void join();  // after stop(): returns when no request runs any more
@@ -99,7 +104,7 @@ class RequestQueue {
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Job>> waiting_;
   std::vector<std::shared_ptr<Job>> running_;
-  bool stopped_ = false;
+  bool closed_ = false, stopped_ = false;
   std::vector<std::thread> workers_;
 };
 

@@ -89,7 +89,7 @@ class Raw:
     def __init__(self, server, path, body):
         data = json.dumps(body).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
-        self.socket.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+        self.socket.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
                             % (path.encode(), len(data), data))
         self.bytes = b""
 
