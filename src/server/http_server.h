@@ -20,18 +20,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "server/access.h"
 #include "server/completer.h"
 #include "server/request_queue.h"
+#include "server/tls.h"
 
 namespace headstart::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";  // anything else is reachable from outside
   uint16_t port = 8080;            // 0: any free one
+  std::optional<TlsOptions> tls;   // nothing: plain HTTP
   AccessOptions access;            // `host` is one of its hosts
   QueueLimits queue;
   uint32_t n_connection_max = 64;
