@@ -25,6 +25,7 @@ struct ServeFlags {
   ServeFlags() { engine.options.n_parallel = 4; }
   EngineFlags engine;
   server::ServerOptions server;
+  server::TlsOptions tls;
   std::filesystem::path api_key_file;
   double request_deadline_s = 0;
   double stop_grace_s = 10;
@@ -37,6 +38,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
 // The server's options as given, with the keys of the key file.
 Result<server::ServerOptions> resolve(const ServeFlags& flags) {
   server::ServerOptions options = flags.server;
+  if (!flags.tls.cert_file.empty() || !flags.tls.key_file.empty()) options.tls = flags.tls;
   options.request_deadline = milliseconds(flags.request_deadline_s);
   if (!flags.api_key_file.empty()) {
     HS_ASSIGN_OR_RETURN(const auto file, server::read_key_file(flags.api_key_file));
@@ -146,7 +148,8 @@ Result<void> run(const ServeFlags& flags) {
   HS_ASSIGN_OR_RETURN(const auto server, server::Server::open(server_options));
   Serving serving(*server);
   StopOnSignal stop_on_signal(*server, milliseconds(flags.stop_grace_s));
-  std::fprintf(stderr, "listening on http://%s:%u\n", flags.server.host.c_str(), server->port());
+  std::fprintf(stderr, "listening on %s://%s:%u\n", server_options.tls ? "https" : "http",
+               server_options.host.c_str(), server->port());
   {
     ProgressBar bar;
     HS_ASSIGN_OR_RETURN(engine, exec::Engine::open(options, bar.fn()));
@@ -167,6 +170,8 @@ void add_access(ServeFlags& flags, CLI::App& app) {
       ->allow_extra_args(false)
       ->envname("HEADSTART_API_KEY");
   app.add_option("--api-key-file", flags.api_key_file, "keys, one a line; # begins a comment");
+  app.add_option("--ssl-cert-file", flags.tls.cert_file, "PEM certificate chain: serve HTTPS");
+  app.add_option("--ssl-key-file", flags.tls.key_file, "PEM key of the certificate");
   app.add_option("--cors-origin", access.cors_origins,
                  "web page origin that may call, * for any; may be repeated (none: pages of this "
                  "machine)")

@@ -164,10 +164,11 @@ ApiError of_status(int status) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& o, Access a)
+  Impl(const ServerOptions& o, Access a, std::shared_ptr<const TlsContext> tls)
       : options(o),
         access(std::move(a)),
-        http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout}),
+        http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout},
+             std::move(tls)),
         queue(
             o.queue,
             [this](const exec::CompletionRequest& request, double queue_ms) {
@@ -580,7 +581,11 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
   AccessOptions access_options = options.access;
   access_options.hosts.push_back(options.host);
   HS_ASSIGN_OR_RETURN(auto access, Access::open(access_options, public_paths()));
-  auto impl = std::make_unique<Impl>(options, std::move(access));
+  std::shared_ptr<const TlsContext> tls;
+  if (options.tls) {
+    HS_ASSIGN_OR_RETURN(tls, TlsContext::open(*options.tls));
+  }
+  auto impl = std::make_unique<Impl>(options, std::move(access), std::move(tls));
   const int port = options.port == 0 ? impl->http.bind_to_any_port(options.host)
                    : impl->http.bind_to_port(options.host, options.port) ? options.port
                                                                          : -1;

@@ -31,12 +31,14 @@
 #include "server/access.h"
 #include "server/completer.h"
 #include "server/request_queue.h"
+#include "server/tls.h"
 
 namespace headstart::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";  // anything else is reachable from outside
   uint16_t port = 8080;            // 0: any free one
+  std::optional<TlsOptions> tls;   // nothing: plain HTTP
   AccessOptions access;            // `host` is one of its hosts
   QueueLimits queue;
   std::optional<std::filesystem::path> slot_save_path;  // nothing: slots are not saved

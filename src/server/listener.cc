@@ -1,6 +1,7 @@
 #include "server/listener.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -12,8 +13,12 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
+#include "server/api_error.h"
+#include "server/completion_response.h"
+#include "server/request_head.h"
 
 namespace headstart::server {
 namespace {
@@ -25,9 +30,27 @@ using std::chrono::milliseconds;
 constexpr size_t kDrainBytesMax = 1024 * 1024;
 constexpr uint32_t kRefusers = 4;
 
-constexpr std::string_view kRefusalBody =
-    R"({"error":{"message":"all connections are taken; try again later",)"
-    R"("type":"unavailable_error","param":null,"code":"too_many_connections"}})";
+// A whole response of ours, where httplib answers differently or not at all.
+std::string response_of(const char* status_line, const ApiError& error, const char* headers = "") {
+  const std::string body = error_body(error);
+  return std::string("HTTP/1.1 ") + status_line + "\r\n" + headers +
+         "Content-Type: application/json\r\nConnection: close\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+std::string refusal_of_head(int status) {
+  ApiError error;
+  error.status = status;
+  switch (status) {
+    case 408:
+      error.message = "the request did not arrive in time";
+      return response_of("408 Request Timeout", error);
+    case 414: error.message = "the URI is too long"; return response_of("414 URI Too Long", error);
+    default:
+      error.message = "the headers are too many or too long";
+      return response_of("431 Request Header Fields Too Large", error);
+  }
+}
 
 // Waits for `events`; the returned ones are never empty unless the time is over.
 short poll_socket(int fd, short events, Steady::time_point until) {
@@ -60,13 +83,18 @@ void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
 // One connection's socket; closes it. Bytes read ahead stay for the connection's next request.
 class SocketStream final : public httplib::Stream {
  public:
-  SocketStream(int fd, const ListenerLimits& limits, const std::atomic<bool>& draining,
-               const std::atomic<bool>& interrupted)
-      : fd_(fd), limits_(limits), draining_(draining), interrupted_(interrupted) {}
+  SocketStream(int fd, const TlsContext* tls, const ListenerLimits& limits,
+               const std::atomic<bool>& draining, const std::atomic<bool>& interrupted)
+      : fd_(fd), limits_(limits), draining_(draining), interrupted_(interrupted) {
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (tls) tls_ = tls->accept(fd);
+    unusable_ = tls && !tls_;  // never plain where TLS is wanted
+  }
 
   // Sends what is left, then closes. Bytes that nobody read would make the kernel reset the
   // connection and take the answer away from the client, so they are read and dropped first.
   ~SocketStream() override {
+    tls_.reset();
     ::shutdown(fd_, SHUT_WR);
     const auto until = Steady::now() + milliseconds(100);
     std::array<char, 16384> scratch;
@@ -83,14 +111,22 @@ class SocketStream final : public httplib::Stream {
     // Idle first, then the look at the flags: who sets one looks at them the other way round.
     idle_ = true;
     const bool begun =
-        !draining_ && !interrupted_ &&
-        (begin_ < end_ || poll_socket(fd_, POLLIN, Steady::now() + limits_.idle_timeout));
+        !unusable_ && !draining_ && !interrupted_ &&
+        (has_bytes() || poll_socket(fd_, POLLIN, Steady::now() + limits_.idle_timeout));
     idle_ = false;
     request_until_ = Steady::now() + limits_.request_timeout;
+    head_ = {};
+    watch_head();  // of a request that was sent ahead
     return begun && !draining_ && !interrupted_;
   }
 
   bool idle() const { return idle_; }
+  // Where its head is refused, what httplib says of it is not sent; send_refusal() answers instead.
+  bool refused() const { return refusal_ != 0; }
+  void send_refusal() {
+    const std::string response = refusal_of_head(std::exchange(refusal_, 0));
+    write(response.data(), response.size());
+  }
 
   bool request_overdue() const { return Steady::now() >= request_until_; }
 
@@ -98,14 +134,17 @@ class SocketStream final : public httplib::Stream {
 
   bool is_readable() const override { return begin_ < end_; }
   bool wait_readable() const override {
-    return begin_ < end_ || (poll_socket(fd_, POLLIN, request_until_) & POLLIN) != 0;
+    return has_bytes() || (poll_socket(fd_, POLLIN, request_until_) & POLLIN) != 0;
   }
   // A client that takes no bytes may not hold up a server that stops.
-  bool wait_writable() const override {
+  bool wait_writable() const override { return wait_to_write(POLLOUT); }
+  bool wait_to_write(short events_wanted) const {
     const auto until = Steady::now() + limits_.write_timeout;
     while (Steady::now() < until) {
       const auto slice = std::min(until, Steady::now() + milliseconds(100));
-      if (const short events = poll_socket(fd_, POLLOUT, slice)) return (events & POLLOUT) != 0;
+      if (const short events = poll_socket(fd_, events_wanted, slice)) {
+        return (events & events_wanted) != 0;
+      }
       if (interrupted_) return false;
     }
     return false;
@@ -117,21 +156,24 @@ class SocketStream final : public httplib::Stream {
   }
 
   ssize_t read(char* out, size_t size) override {
-    if (begin_ == end_ && !fill()) return -1;
+    if (refused() || (begin_ == end_ && !fill())) return -1;
     const size_t n = std::min(size, end_ - begin_);
     std::memcpy(out, buffer_.data() + begin_, n);
     begin_ += n;
     return static_cast<ssize_t>(n);
   }
   ssize_t write(const char* data, size_t size) override {
-    while (wait_writable()) {
-      const ssize_t n = ::send(fd_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (refused()) return static_cast<ssize_t>(size);
+    short wanted = POLLOUT;
+    while (wait_to_write(wanted)) {
+      const ssize_t n = tls_ ? tls_->send(data, size) : ::send(fd_, data, size, MSG_NOSIGNAL);
       if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return n;
+      wanted = tls_ ? tls_->wanted() : POLLOUT;
     }
     return -1;
   }
   const char* buffered_data(size_t& size) const override {
-    size = end_ - begin_;
+    size = refused() ? 0 : end_ - begin_;
     return size ? buffer_.data() + begin_ : nullptr;
   }
   void consume_buffered(size_t size) override { begin_ += size; }
@@ -156,19 +198,38 @@ class SocketStream final : public httplib::Stream {
   bool close_after_response = false;  // only its own thread uses it
 
  private:
+  bool has_bytes() const { return begin_ < end_ || (tls_ && tls_->has_pending()); }
+
   bool fill() {
-    if (!wait_readable()) {
-      error_ = httplib::Error::Timeout;
-      return false;
-    }
-    const ssize_t n = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+    ssize_t n = -1;
+    short wanted = POLLIN;
+    do {
+      const bool ready =
+          (tls_ && tls_->has_pending()) || (poll_socket(fd_, wanted, request_until_) & wanted) != 0;
+      if (!ready) {
+        if (request_overdue() && head_.begun() && !head_.whole()) refusal_ = 408;
+        error_ = httplib::Error::Timeout;
+        return false;
+      }
+      n = tls_ ? tls_->receive(buffer_.data(), buffer_.size())
+               : ::recv(fd_, buffer_.data(), buffer_.size(), 0);
+      if (tls_) wanted = tls_->wanted();
+    } while (n < 0 && (errno == EAGAIN || errno == EINTR));
     begin_ = 0;
     end_ = n > 0 ? static_cast<size_t>(n) : 0;
     if (n <= 0) error_ = n == 0 ? httplib::Error::ConnectionClosed : httplib::Error::Read;
-    return n > 0;
+    watch_head();
+    return n > 0 && !refused();
+  }
+
+  // Looks at new bytes before httplib does.
+  void watch_head() {
+    if (!head_.whole()) refusal_ = head_.read({buffer_.data() + begin_, end_ - begin_});
   }
 
   const int fd_;
+  std::unique_ptr<TlsSession> tls_;  // null: plain
+  bool unusable_ = false;
   const ListenerLimits& limits_;
   const std::atomic<bool>& draining_;
   const std::atomic<bool>& interrupted_;
@@ -176,9 +237,12 @@ class SocketStream final : public httplib::Stream {
   Steady::time_point request_until_ = Steady::now();
   std::array<char, 16384> buffer_;
   size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_
+  RequestHead head_;            // of the request that is being read
+  int refusal_ = 0;             // the HTTP status that it gets
 };
 
-Listener::Listener(const ListenerLimits& limits) : limits_(limits) {
+Listener::Listener(const ListenerLimits& limits, std::shared_ptr<const TlsContext> tls)
+    : limits_(limits), tls_(std::move(tls)) {
   // Fixed threads: httplib's growing pool can leave a connection without a thread for as long as
   // another one streams.
   const size_t n_thread = size_t{limits.n_connection_max} + kRefusers;
@@ -190,7 +254,7 @@ Listener::Listener(const ListenerLimits& limits) : limits_(limits) {
 Listener::~Listener() = default;
 
 bool Listener::process_and_close_socket(socket_t sock) {
-  SocketStream stream(sock, limits_, draining_, interrupted_);
+  SocketStream stream(sock, tls_.get(), limits_, draining_, interrupted_);
   const bool full = n_connection_.fetch_add(1) >= limits_.n_connection_max;
   {
     std::lock_guard lock(mutex_);
@@ -218,15 +282,17 @@ void Listener::serve(SocketStream& stream) {
     bool closed = false;
     const bool good = process_request(stream, remote_ip, remote_port, local_ip, local_port,
                                       /*close_connection=*/left == 1, closed, nullptr);
+    if (stream.refused()) return stream.send_refusal();
     if (!good || closed || stream.close_after_response) return;
   }
 }
 
 void Listener::refuse(SocketStream& stream) {
-  std::string response = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\n";
-  response += "Content-Type: application/json\r\nConnection: close\r\nContent-Length: ";
-  response += std::to_string(kRefusalBody.size()) + "\r\n\r\n";
-  response += kRefusalBody;
+  if (tls_) return;  // a handshake would let a silent client hold one of the few refusers
+  const std::string response =
+      response_of("503 Service Unavailable",
+                  unavailable("too_many_connections", "all connections are taken; try again later"),
+                  "Retry-After: 2\r\n");
   stream.write(response.data(), response.size());
 }
 

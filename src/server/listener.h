@@ -2,8 +2,9 @@
 //
 // httplib alone limits a single read, so a client that sends a byte every few seconds would hold a
 // thread for hours, and it cannot tell a client that left from one that has sent ahead. Here a
-// connection has its own stream: each request must have arrived whole within a deadline, a client
-// that hangs up is seen even with unread bytes before it, and interrupt() ends every wait at once.
+// connection has its own stream, over TLS or not: each request must have arrived whole within a
+// deadline and its head within limits (request_head.h), a client that hangs up is seen even with
+// unread bytes before it, and interrupt() ends every wait at once.
 //
 //   threads  one for each connection, and a few that only answer 503 when all are taken
 #pragma once
@@ -18,6 +19,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "server/tls.h"
+
 namespace headstart::server {
 
 struct ListenerLimits {
@@ -31,7 +34,8 @@ class SocketStream;
 
 class Listener final : public httplib::Server {
  public:
-  explicit Listener(const ListenerLimits& limits);
+  // `tls` may be null: then connections are plain.
+  Listener(const ListenerLimits& limits, std::shared_ptr<const TlsContext> tls);
   ~Listener() override;
 
   // About the connection that the calling thread serves.
@@ -53,6 +57,7 @@ class Listener final : public httplib::Server {
   SocketStream* current() const;
 
   const ListenerLimits limits_;
+  const std::shared_ptr<const TlsContext> tls_;
   std::atomic<bool> draining_{false}, interrupted_{false};
   std::atomic<uint32_t> n_connection_{0};
   mutable std::mutex mutex_;

@@ -58,6 +58,14 @@ class RawClient {
     EXPECT_EQ(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
+  // As much as the server takes before it closes.
+  void send_some(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return;
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
   void post(const std::string& path, const std::string& body, const std::string& headers = "") {
     send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
          "Content-Type: application/json" + "\r\nContent-Length: " + std::to_string(body.size()) +

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,13 +31,14 @@ NO_END = {"0": -100, "2": -100}  # SmolLM2's end tokens
 class Running:
     """A server process with a cache folder of its own or a given one."""
 
-    def __init__(self, *flags, cache=None):
+    def __init__(self, *flags, cache=None, tls=None):
+        self.tls = ssl.create_default_context(cafile=tls) if tls else None
         self.own = None if cache else tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [PROGRAM, "serve", "-m", MODEL, "--port", "0", "--cache-dir", cache or self.own.name, *flags],
             stderr=subprocess.PIPE, text=True)
         self.log = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.log)):
+        while not (found := re.search(r"https?://[\d.]+:(\d+)", self.log)):
             line = self.process.stderr.readline()
             if not line:
                 raise AssertionError("the server ended: " + self.log)
@@ -61,7 +63,10 @@ class Running:
             self.own.cleanup()
 
     def call(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        where = ("127.0.0.1", self.port)
+        connection = (
+            http.client.HTTPSConnection(*where, timeout=PATIENCE_S, context=self.tls) if self.tls
+            else http.client.HTTPConnection(*where, timeout=PATIENCE_S))
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             response = connection.getresponse()
@@ -365,7 +370,7 @@ class ServerTest(unittest.TestCase):
             second.hang_up()
 
     def test_stops_on_sigterm(self):
-        with Running("-c", "2048") as server:
+        with Running("-c", "2048", "--stop-grace", "0") as server:
             running = Raw(server, TEXT, {"prompt": "Once", "max_tokens": 2000, "stream": True,
                                          "logit_bias": NO_END})
             running.until(b"data: ")
