@@ -97,4 +97,13 @@ uint64_t total_memory_bytes() {
   return std::min(meminfo_bytes("MemTotal:"), own_group_memory().limit_bytes);
 }
 
+ResidentMemory resident_memory() {
+  std::ifstream in("/proc/self/statm");  // in pages
+  uint64_t n_mapped = 0, n_resident = 0, n_shared = 0;
+  if (!(in >> n_mapped >> n_resident >> n_shared)) return {};
+  const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  n_shared = std::min(n_shared, n_resident);
+  return {(n_resident - n_shared) * page_bytes, n_shared * page_bytes};
+}
+
 }  // namespace headstart

@@ -16,6 +16,13 @@ namespace headstart {
 uint64_t available_memory_bytes();
 uint64_t total_memory_bytes();
 
+// What this process holds in memory.
+struct ResidentMemory {
+  uint64_t private_bytes = 0;
+  uint64_t file_bytes = 0;  // of mapped files: the system takes these back when it wants memory
+};
+ResidentMemory resident_memory();  // zeros where the system does not say
+
 struct GroupMemory {
   uint64_t limit_bytes = UINT64_MAX;
   uint64_t available_bytes = UINT64_MAX;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <vector>
 
 #include "tests/support/temp_dir.h"
 
@@ -73,6 +74,13 @@ TEST(GroupMemory, KnowsNothingWithoutGroups) {
 TEST(AvailableMemory, IsSomethingHere) {
   EXPECT_GT(available_memory_bytes(), 0u);
   EXPECT_LE(available_memory_bytes(), total_memory_bytes());
+}
+
+TEST(Memory, SaysWhatTheProcessHolds) {
+  const uint64_t before = resident_memory().private_bytes;
+  const std::vector<char> taken(64 << 20, 1);
+  EXPECT_GE(resident_memory().private_bytes, before + taken.size() / 2);
+  EXPECT_GT(resident_memory().file_bytes, 0u);  // this program itself
 }
 
 }  // namespace

@@ -25,6 +25,9 @@ Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
 // Four streams at once, a long prompt beside a running stream, eight requests with one cold prefix:
 // each against one request alone. Wall time.
 Result<std::vector<Row>> bench_parallel(const BenchOptions& options);
+// 2000 mixed requests, or as many as --repeat says, a third cancelled at random. Errors: kCorrupt
+// where an answer is not the one that its request gets alone.
+Result<std::vector<Row>> bench_soak(const BenchOptions& options);
 // Prefill of 2048 tokens in a process that may hold less than its weights: read-ahead on against
 // off, against libllama, and against no limit; the same bits checked. Without root
 // the page cache is cold, but nothing is limited.

@@ -42,6 +42,8 @@ const std::vector<Bench>& all_benches() {
        bench_lookup},
       {"sparse", "block-sparse prefill against dense", true, false, bench_sparse},
       {"parallel", "several requests at once against one alone", true, false, bench_parallel},
+      {"soak", "many requests at once, a third cancelled: right answers, memory", true, false,
+       bench_soak},
       {"out-of-core", "prefill with less memory than the weights take", true, true,
        bench_out_of_core},
       {"reuse", "time to first token with reuse against own cold run", true, false, bench_reuse},

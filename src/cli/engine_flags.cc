@@ -26,7 +26,7 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option(
       "--cpu", cpu,
       "instruction set of native kernels: auto, portable, avx2, avx512, avx512bf16, neon, "
-      "neon-dotprod");
+      "neon-dotprod, neon-bf16");
   app.add_option(
       "--spec-draft-n-max", options.n_propose_max,
       "most tokens, looked up in the text so far, that a step computes on trial (0: off)");

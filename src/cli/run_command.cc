@@ -110,7 +110,9 @@ Result<void> run(const RunFlags& flags) {
   request.sampling = flags.sampling;
   request.stop = flags.stops;
   request.salt = flags.salt;
-  request.progress = bar.fn();
+  request.progress = [&bar](std::string_view phase, double done) {
+    if (phase == "prefill") bar.show(phase, done);  // the others are short, or show text
+  };
   if (!flags.json) {
     request.on_text = [&](std::string_view piece) {
       bar.wipe();

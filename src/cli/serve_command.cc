@@ -191,6 +191,8 @@ Command add_serve(CLI::App& app) {
   app.add_option("--port", flags->server.port, "port (0: any free one)");
   app.add_option("--parallel", flags->engine.options.n_parallel,
                  "requests computed at once, each with a KV cache of its own");
+  app.add_option("--slot-save-path", flags->server.slot_save_path,
+                 "folder for POST /slots/ID?action=save and restore");
   app.add_option("--queue", flags->server.queue.n_waiting_max,
                  "requests that may wait; more get 503");
   app.add_option("--request-deadline", flags->request_deadline_s,

@@ -83,6 +83,7 @@ void ChunkCollector::store_chunk(std::span<const Token> tokens, uint32_t n_stric
   if (!broken_) broken_ = !put(std::move(meta));
   capture_.drop_front(n_token, pos_end_);
   pos_ += n_token;
+  ends_.push_back(pos_);
   token_s_.erase(token_s_.begin(), token_s_.begin() + n_token);
 }
 

@@ -42,6 +42,8 @@ class ChunkCollector {
   void offer_tail(std::span<const Token> sequence, uint32_t n_strict);
   // Tokens whose chunks have left.
   uint32_t pos() const { return pos_; }
+  // Where each of them ended.
+  std::span<const uint32_t> ends() const { return ends_; }
   // Stores what is left as the tail.
   void finish(std::span<const Token> sequence, uint32_t n_strict);
 
@@ -56,6 +58,7 @@ class ChunkCollector {
   const kv::KvShape shape_;
   uint32_t pos_ = 0;      // where the next chunk begins
   uint32_t pos_end_ = 0;  // one past the last computed token
+  std::vector<uint32_t> ends_;
   Digest parent_key_{};
   std::vector<double> token_s_;  // [pos_end - pos] seconds that each token took
   bool broken_ = false;          // the store dropped a chunk: its children could not be found

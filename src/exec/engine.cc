@@ -11,6 +11,7 @@
 #include "exec/ggml_graph.h"
 #include "exec/kv_shape.h"
 #include "exec/session.h"
+#include "exec/slot_actions.h"
 #include "kernels/sparse_attention.h"
 #include "model/fingerprint.h"
 #include "store/disk_tier.h"
@@ -76,6 +77,9 @@ struct Engine::Impl : EngineParts {
     Slot& slot;
   };
   void count(const Completion& completion);
+  // f(slot) while no request can have the slot.
+  template <class F>
+  Result<SlotMoved> with_slot(uint32_t id, const F& f);
 };
 
 Result<void> Engine::Impl::open(const ProgressFn& progress) {
@@ -318,6 +322,49 @@ Result<Completion> Engine::complete(const CompletionRequest& request) {
   return completion;
 }
 
+template <class F>
+Result<SlotMoved> Engine::Impl::with_slot(uint32_t id, const F& f) {
+  Slot* slot = nullptr;
+  {
+    const std::lock_guard lock(slots_mutex);
+    if (id >= slots.size()) {
+      return Error{Code::kNotFound, "there are slots 0 to " + std::to_string(slots.size() - 1)};
+    }
+    slot = slots[id].get();
+    if (slot->busy) {
+      return Error{Code::kUnavailable, "a request runs in this slot; try again when it is done"};
+    }
+    slot->busy = true;
+    slot->n_token_wanted = 0;
+    slot->n_token_computed = 0;
+  }
+  const SlotUse use(*this, *slot);
+  return f(*slot);
+}
+
+std::vector<SlotState> Engine::slots() const {
+  const std::lock_guard lock(impl_->slots_mutex);
+  std::vector<SlotState> states;
+  for (const auto& s : impl_->slots) {
+    const auto n_held =
+        s->busy ? s->n_token_computed.load() : static_cast<uint32_t>(s->tokens.size());
+    states.push_back({s->id, s->busy, n_held, s->busy ? s->n_token_wanted : 0});
+  }
+  return states;
+}
+
+Result<SlotMoved> Engine::save_slot(uint32_t id, const std::filesystem::path& dir) {
+  return impl_->with_slot(id, [&](Slot& s) { return exec::save_slot(*impl_, s, dir); });
+}
+
+Result<SlotMoved> Engine::restore_slot(uint32_t id, const std::filesystem::path& dir) {
+  return impl_->with_slot(id, [&](Slot& s) { return exec::restore_slot(*impl_, s, dir); });
+}
+
+Result<SlotMoved> Engine::erase_slot(uint32_t id) {
+  return impl_->with_slot(id, [&](Slot& s) { return exec::erase_slot(*impl_, s); });
+}
+
 const model::Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const model::ChatTemplate& Engine::chat_template() const { return *impl_->chat_template; }
 const std::string& Engine::model_name() const { return impl_->model->params().name; }
@@ -335,6 +382,7 @@ EngineStats Engine::stats() const {
     for (const auto& slot : impl_->slots) {
       const uint32_t n = std::max(slot->n_token_resident, slot->n_token_computed.load());
       stats.kv_bytes += slot->kv->bytes_for(n);
+      stats.kv_bytes_max += slot->kv->bytes_for(impl_->options.n_ctx);
     }
   }
   if (impl_->store != nullptr) stats.store = impl_->store->stats();

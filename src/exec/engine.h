@@ -19,6 +19,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -49,7 +50,9 @@ struct EngineOptions {
   uint32_t n_propose_max = 0;                         // of a request that does not say
 };
 
-// Share of `phase` that is done, 0 to 1. Called from the computing thread.
+// Share of `phase` that is done, 0 to 1. Called from the computing thread. Phases of a request are
+// "lookup", "wait" (for another that computes the same), "load", "prefill" (of the prompt's tokens,
+// first what is reused) and "decode" (of n_predict).
 using ProgressFn = std::function<void(std::string_view phase, double done)>;
 
 struct CompletionRequest {
@@ -81,6 +84,17 @@ struct PromptDivergence {
   std::string stored_text;
 };
 
+inline constexpr std::string_view kComputed = "computed";
+
+// A block of the prompt's lattice, tokens × layers, and where its K,V came from. What no block
+// covers was not needed: it lies outside the window of a sliding-window layer.
+struct PromptCells {
+  uint32_t pos_first = 0;
+  uint32_t n_token = 0;  // at most a chunk
+  store::CellRange layers;
+  std::string source;  // a tier's name, store::kQueueName or kComputed
+};
+
 enum class FinishReason { kStop, kLength };
 
 struct Completion {
@@ -94,9 +108,10 @@ struct Completion {
   uint32_t n_cached = 0;          // prompt tokens not computed
   uint32_t n_cached_rounded = 0;  // of these, equal to a cold run up to rounding only
   std::optional<PromptDivergence> divergence;
-  uint32_t n_proposed = 0;  // tokens computed on trial while decoding
-  uint32_t n_accepted = 0;  // of these, tokens that the sampler then picked
-  double ttft_ms = 0;       // prompt given to first token sampled
+  std::vector<PromptCells> cells;  // in order of position
+  uint32_t n_proposed = 0;         // tokens computed on trial while decoding
+  uint32_t n_accepted = 0;         // of these, tokens that the sampler then picked
+  double ttft_ms = 0;              // prompt given to first token sampled
   // Parts of ttft_ms; wait: for a slot, for steps of other requests, for a prefix that another one
   // was computing.
   double wait_ms = 0, lookup_ms = 0, load_ms = 0, compute_ms = 0;
@@ -107,13 +122,29 @@ struct Completion {
   uint64_t n_attention_active = 0, n_attention_causal = 0;
 };
 
+// A request's place; what it held last can be saved and restored.
+struct SlotState {
+  uint32_t id = 0;
+  bool busy = false;
+  uint32_t n_token = 0;         // computed of the running request, else of the newest one
+  uint32_t n_token_wanted = 0;  // of the running request
+};
+
+// Tokens and bytes of a slot action.
+struct SlotMoved {
+  uint32_t n_token = 0;
+  uint64_t n_byte = 0;
+  double ms = 0;
+};
+
 struct EngineStats {
   store::StoreStats store;
   uint64_t n_request = 0;
   uint64_t n_prompt_token = 0, n_cached_token = 0, n_generated_token = 0;
   uint64_t n_proposed_token = 0, n_accepted_token = 0;
-  uint64_t kv_bytes = 0;  // live K,V that requests have taken
-  std::string kernels;    // what computes: executor, revision, instruction sets
+  uint64_t kv_bytes = 0;      // live K,V that requests have taken
+  uint64_t kv_bytes_max = 0;  // what they can take, all of them with a full context
+  std::string kernels;        // what computes: executor, revision, instruction sets
 };
 
 class Engine {
@@ -128,6 +159,17 @@ class Engine {
   const model::ChatTemplate& chat_template() const;
   const std::string& model_name() const;  // general.name, else the file's stem
   uint32_t n_ctx() const;
+  std::vector<SlotState> slots() const;
+  // Keeps what slot `id` held last in the folder `dir`, whatever the store evicts later. Tokens
+  // that are no longer stored are not saved, and not counted.
+  Result<SlotMoved> save_slot(uint32_t id, const std::filesystem::path& dir);
+  // Brings it back into the store. n_token: what the next request with this beginning reuses.
+  Result<SlotMoved> restore_slot(uint32_t id, const std::filesystem::path& dir);
+  // Forgets what the slot held, also what the store has of it.
+  Result<SlotMoved> erase_slot(uint32_t id);
+  // Errors of the three: kNotFound (no such slot, nothing saved), kUnavailable (a request runs in
+  // it), kUnsupported (no store; another model's), kCorrupt, kExhausted, kIo.
+
   void flush_store();
   EngineStats stats() const;
 

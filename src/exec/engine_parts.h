@@ -34,6 +34,9 @@ struct Slot {
   bool busy = false;
   uint32_t n_token_wanted = 0;                 // of the request: prompt and answer
   std::atomic<uint32_t> n_token_computed = 0;  // of these so far, reused ones too
+  // What the newest request of the slot computed: prompt and answer.
+  std::vector<Token> tokens;
+  std::string salt;
 };
 
 struct EngineParts {

@@ -90,8 +90,11 @@ Loaded load_prefix(store::Store& store, const store::Match& match, uint32_t n_re
         spdlog::info("a stored chunk could not be used: {}", done.error().message);
         return loaded;
       }
+      loaded.cells.push_back({matched.pos_first, n_use, range, std::string(*done)});
     }
-    loaded = {matched.pos_first + n_use, loaded.n_chunk + 1, captured};
+    loaded.n_token = matched.pos_first + n_use;
+    ++loaded.n_chunk;
+    loaded.captured = captured;
   }
   return loaded;
 }

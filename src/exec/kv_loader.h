@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "exec/engine.h"
 #include "exec/rope_tables.h"
 #include "kv/capture.h"
 #include "kv/live_kv.h"
@@ -24,9 +26,10 @@ struct LoadTarget {
 };
 
 struct Loaded {
-  uint32_t n_token = 0;   // leading tokens whose K,V are now in the live cache
-  uint32_t n_chunk = 0;   // chunks of the match that they came from
-  bool captured = false;  // the last of these chunks is in the capture window too
+  uint32_t n_token = 0;            // leading tokens whose K,V are now in the live cache
+  uint32_t n_chunk = 0;            // chunks of the match that they came from
+  bool captured = false;           // the last of these chunks is in the capture window too
+  std::vector<PromptCells> cells;  // of these tokens, in order of position
 };
 
 // Loads the first n_reuse tokens of `match`, in order of position. A last chunk that is used in

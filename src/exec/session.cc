@@ -17,6 +17,9 @@ Result<Completion> Session::run() {
   settle();
   // What was computed is kept even if the client has left.
   if (collector_) collector_->finish(sequence_, plan_.n_strict);
+  slot_.tokens = std::move(sequence_);
+  slot_.tokens.resize(std::min<size_t>(slot_.tokens.size(), slot_.n_token_computed));
+  slot_.salt = r_.salt;
   if (!done.ok()) return done.error();
   return std::move(out_);
 }
@@ -27,10 +30,12 @@ store::Match Session::longest_match() {
   if (!sharing_) sharing_.emplace(e_.sharing, r_.tokens, r_.salt);
   for (;;) {
     const double begin_ms = ms_since_start();
+    progress("lookup", 0);
     match = e_.store->match({e_.fingerprint, e_.numeric, slot_.kv->shape(), r_.salt,
                              std::span(r_.tokens).first(r_.tokens.size() - 1), mode_});
     const double found_ms = ms_since_start();
     out_.lookup_ms += found_ms - begin_ms;
+    progress("wait", 0);
     const bool again = sharing_->wait(match.n_token, r_.cancel);
     out_.wait_ms += ms_since_start() - found_ms;
     if (!again) return match;
@@ -53,6 +58,7 @@ Result<void> Session::reuse() {
         plan::plan_prefill({out_.n_prompt, match.n_token, match.n_strict, e_.executor->grain()});
     if (plan_.n_reuse > 0) {
       const LoadTarget target{&e_.model->params(), e_.tables.get(), e_.fingerprint, slot_.kv.get()};
+      progress("load", 0);
       loaded = load_prefix(*e_.store, match, plan_.n_reuse, target, *slot_.capture);
     }
     out_.load_ms += ms_since_start() - begin_ms;
@@ -63,6 +69,7 @@ Result<void> Session::reuse() {
   explain(match);
   if (storing()) collect_from(match, loaded);
   out_.n_cached = plan_.n_reuse;
+  out_.cells = std::move(loaded.cells);
   out_.n_cached_rounded = plan_.n_reuse > plan_.n_strict ? plan_.n_reuse - plan_.n_strict : 0;
   slot_.n_token_computed = plan_.n_reuse;
   if (!collector_) sharing_.reset();  // it stores nothing that others could wait for
@@ -142,8 +149,27 @@ double Session::cost_s(NumericClass numeric_class, size_t n_token, double measur
   return s_per_token > 0 ? s_per_token * static_cast<double>(n_token) : measured_s;
 }
 
+void Session::progress(std::string_view phase, double done) const {
+  if (r_.progress) r_.progress(phase, done);
+}
+
+// In the chunks that they were cut into; what is left after the last cut is the tail.
+void Session::note_computed_cells() {
+  const store::CellRange all{0, e_.model->params().n_layer};
+  uint32_t pos = plan_.n_reuse;
+  const auto add = [&](uint32_t end) {
+    if (end <= pos || end > out_.n_prompt) return;
+    out_.cells.push_back({pos, end - pos, all, std::string(kComputed)});
+    pos = end;
+  };
+  if (collector_) {
+    for (const uint32_t end : collector_->ends()) add(end);
+  }
+  add(out_.n_prompt);
+}
+
 Result<void> Session::prefill() {
-  if (r_.progress) r_.progress("prefill", static_cast<double>(plan_.n_reuse) / out_.n_prompt);
+  progress("prefill", static_cast<double>(plan_.n_reuse) / out_.n_prompt);
   for (uint32_t pos = plan_.n_reuse; pos < out_.n_prompt;) {
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
     HS_ASSIGN_OR_RETURN(const StepResult done,
@@ -153,8 +179,9 @@ Result<void> Session::prefill() {
     out_.compute_ms += done.compute_s * 1e3;
     collect(NumericClass::kPrefill, done.n_token, done.compute_s);
     if (sharing_ && collector_) sharing_->stored(collector_->pos());
-    if (r_.progress) r_.progress("prefill", static_cast<double>(pos) / out_.n_prompt);
+    progress("prefill", static_cast<double>(pos) / out_.n_prompt);
   }
+  note_computed_cells();
   if (sharing_ && collector_ && sharing_->awaited()) {
     collector_->offer_tail(sequence_, plan_.n_strict);
     sharing_->stored(out_.n_prompt);
@@ -176,6 +203,7 @@ Result<void> Session::generate() {
       break;
     }
     out_.tokens.push_back(token);
+    progress("decode", static_cast<double>(out_.tokens.size()) / r_.n_predict);
     if (!deliver(stream_.push(piece(token)))) return Error{Code::kCancelled, "cancelled"};
     if (stream_.stopped()) {
       out_.stop = stream_.stop();

@@ -41,6 +41,8 @@ class Session {
   store::Match longest_match();
   void explain(const store::Match& match);
   void collect_from(const store::Match& match, const Loaded& loaded);
+  void note_computed_cells();
+  void progress(std::string_view phase, double done) const;
   Result<void> prefill();
   Result<void> generate();
   Result<void> advance(Token token);

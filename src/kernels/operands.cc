@@ -18,7 +18,8 @@ Result<PrefillOps> prefill_ops(std::string_view operands) {
   } else if (operands == "int8") {
     ops.weights = panel_ops_int8();
   } else {
-    return Error{Code::kInvalidArgument, "--operands: there are none named '" + std::string(operands) +
+    return Error{Code::kInvalidArgument, "--operands: there are none named '" +
+                                             std::string(operands) +
                                              "'; use auto, f32, bf16 or int8"};
   }
   if (ops.weights != nullptr) return ops;

@@ -1,5 +1,9 @@
 #include "kernels/peak.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include "kernels/tile_bf16.h"
 #include "kernels/tile_f32.h"
 
@@ -70,6 +74,25 @@ __attribute__((target("avx512f,avx512bf16"))) uint64_t multiply_bf16(uint64_t n_
   for (size_t i = 0; i < kChains; ++i) sums[i] = _mm512_cvtss_f32(acc[i]);
   return n_round * kChains * 32 * 2;
 }
+#elif defined(__aarch64__)
+__attribute__((target("arch=armv8.2-a+bf16"))) uint64_t multiply_bf16(uint64_t n_round,
+                                                                      const float* factors,
+                                                                      float* sums) {
+  const bfloat16x8_t a =
+      vcombine_bf16(vcvt_bf16_f32(vdupq_n_f32(factors[0])), vcvt_bf16_f32(vdupq_n_f32(factors[0])));
+  const bfloat16x8_t b =
+      vcombine_bf16(vcvt_bf16_f32(vdupq_n_f32(factors[1])), vcvt_bf16_f32(vdupq_n_f32(factors[1])));
+  float32x4_t acc[kChains];
+#pragma GCC unroll 12
+  for (size_t i = 0; i < kChains; ++i) acc[i] = vdupq_n_f32(static_cast<float>(i));
+  for (uint64_t round = 0; round < n_round; ++round) {
+#pragma GCC unroll 12
+    for (size_t i = 0; i < kChains; ++i) acc[i] = vbfdotq_f32(acc[i], a, b);
+  }
+#pragma GCC unroll 12
+  for (size_t i = 0; i < kChains; ++i) sums[i] = vgetq_lane_f32(acc[i], 0);
+  return n_round * kChains * 8 * 2;
+}
 #endif
 
 }  // namespace
@@ -82,8 +105,8 @@ uint64_t multiply_in_registers(const TileOps& ops, uint64_t n_round) {
   uint64_t n_operation = 0;
   if (&ops == &tile_ops_f32()) {
     n_operation = HWY_DYNAMIC_DISPATCH(MultiplyInRegisters)(n_round, factors, sums);
-#if defined(__x86_64__)
-  } else if (&ops == tile_ops_avx512bf16()) {
+#if defined(__x86_64__) || defined(__aarch64__)
+  } else if (&ops == tile_ops_avx512bf16() || &ops == tile_ops_neonbf16()) {
     n_operation = multiply_bf16(n_round, factors, sums);
 #endif
   }

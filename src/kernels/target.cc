@@ -16,20 +16,21 @@ constexpr int64_t kAvx512Targets = HWY_AVX3 | HWY_AVX3_DL;
 constexpr int64_t kAvx2Targets = HWY_AVX2;
 #endif
 
-std::atomic<Target> limit{Target::kNeonDotprod};  // the highest of all: no limit
+std::atomic<Target> limit{Target::kNeonBf16};  // the highest of all: no limit
 
 struct Named {
   const char* name;
   Target target;
 };
 constexpr Named kNames[] = {
-    {"auto", Target::kNeonDotprod},
+    {"auto", Target::kNeonBf16},
     {"portable", Target::kPortable},
     {"avx2", Target::kAvx2},
     {"avx512", Target::kAvx512},
     {"avx512bf16", Target::kAvx512Bf16},
     {"neon", Target::kNeon},
     {"neon-dotprod", Target::kNeonDotprod},
+    {"neon-bf16", Target::kNeonBf16},
 };
 
 bool cpu_has(Target target) {
@@ -42,6 +43,7 @@ bool cpu_has(Target target) {
     default: return false;
   }
 #else
+  if (target == Target::kNeonBf16) return tile_ops_neonbf16() != nullptr;
   if (target == Target::kNeonDotprod) return neon_dotprod_target() != nullptr;
   return target == Target::kPortable || target == Target::kNeon;
 #endif

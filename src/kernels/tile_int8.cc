@@ -312,6 +312,129 @@ const PanelOps* panel_ops_int8() {
 
 }  // namespace headstart::kernels
 
+#elif defined(__aarch64__)
+
+#include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+#define HEADSTART_I8MM __attribute__((target("arch=armv8.2-a+i8mm"), always_inline)) inline
+#define HEADSTART_I8MM_ENTRY __attribute__((target("arch=armv8.2-a+i8mm")))
+
+namespace headstart::kernels {
+namespace {
+
+constexpr size_t kRows = 4;              // × a strip of integer sums: 16 of 32 registers
+constexpr size_t kVectors = kStrip / 4;  // of a strip
+
+// dot += levels of four weights of each column · the lane's four values of each row
+template <size_t kM, int kLane>
+HEADSTART_I8MM void add_four(const std::byte* level, const int8x16_t (&q)[kM],
+                             int32x4_t (&dot)[kM][kVectors]) {
+#pragma GCC unroll 4
+  for (size_t j = 0; j < kVectors; ++j) {
+    const uint8x16_t levels = vld1q_u8(reinterpret_cast<const uint8_t*>(level) + 16 * j);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kM; ++r) dot[r][j] = vusdotq_laneq_s32(dot[r][j], levels, q[r], kLane);
+  }
+}
+
+// The same of 16 values.
+template <size_t kM>
+HEADSTART_I8MM void add_fours(const std::byte* level, const std::byte* const (&a)[kM], size_t at,
+                              int32x4_t (&dot)[kM][kVectors]) {
+  int8x16_t q[kM];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kM; ++r) q[r] = vld1q_s8(reinterpret_cast<const int8_t*>(a[r]) + at);
+  add_four<kM, 0>(level, q, dot);
+  add_four<kM, 1>(level + 4 * kStrip, q, dot);
+  add_four<kM, 2>(level + 8 * kStrip, q, dot);
+  add_four<kM, 3>(level + 12 * kStrip, q, dot);
+}
+
+HEADSTART_I8MM float float_at(const std::byte* p) {
+  float x;
+  std::memcpy(&x, p, sizeof(x));
+  return x;
+}
+
+// kM rows times a strip; their sums stay in the level-1 cache.
+template <size_t kM, bool kHalves>
+HEADSTART_I8MM_ENTRY void multiply_block(const TileProduct& t, size_t row, size_t column,
+                                         const Strip& strip) {
+  constexpr size_t kParts = kHalves ? 2 : 1, kPart = kBlock / kParts;
+  float sums[kM][kStrip];
+  const std::byte* a[kM];
+  for (size_t r = 0; r < kM; ++r) {
+    a[r] = t.a + (row + r) * t.a_stride;
+    const float* before = t.partial + (row + r) * t.partial_stride + column;
+    for (size_t j = 0; j < kStrip; ++j) sums[r][j] = t.partial == nullptr ? 0.0f : before[j];
+  }
+  const std::byte* level = strip.level;
+  for (size_t b = 0; b < t.k / kBlock; ++b) {
+    for (size_t part = 0; part < kParts; ++part) {
+      int32x4_t dot[kM][kVectors] = {};
+      for (size_t i = 0; i < kPart; i += 16, level += 16 * kStrip) {
+        add_fours<kM>(level, a, part * kPart + i, dot);
+      }
+      const size_t sum_at =
+          kHalves ? offsetof(RowBlock, half) + part * sizeof(float) : offsetof(RowBlock, sum);
+#pragma GCC unroll 4
+      for (size_t j = 0; j < kVectors; ++j) {
+        const size_t at = (2 * b + part) * kStrip + 4 * j;
+        const float32x4_t scale = vld1q_f32(strip.scale + at);
+        const float32x4_t offset = vld1q_f32(strip.offset + at);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < kM; ++r) {
+          float32x4_t sum = vld1q_f32(&sums[r][4 * j]);
+          const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(dot[r][j]), scale);
+          sum = vfmaq_n_f32(sum, scaled, float_at(a[r] + offsetof(RowBlock, d)));
+          vst1q_f32(&sums[r][4 * j], vfmaq_n_f32(sum, offset, float_at(a[r] + sum_at)));
+        }
+      }
+    }
+    for (size_t r = 0; r < kM; ++r) a[r] += sizeof(RowBlock);
+  }
+  for (size_t r = 0; r < kM; ++r) {
+    float* c = t.c + (row + r) * t.c_stride + column;
+    for (size_t j = 0; j < kStrip; ++j) c[j] = t.add ? c[j] + sums[r][j] : sums[r][j];
+  }
+}
+
+template <size_t kM>
+void multiply_rows(const TileProduct& t, size_t row) {
+  for (size_t column = 0; column < t.n_col; column += kStrip) {
+    const Strip strip = strip_at(t.panel, t.k_packed, column);
+    if (strip.halves) {
+      multiply_block<kM, true>(t, row, column, strip);
+    } else {
+      multiply_block<kM, false>(t, row, column, strip);
+    }
+  }
+}
+
+void multiply(const TileProduct& t) {
+  size_t row = 0;
+  for (; row + kRows <= t.m; row += kRows) multiply_rows<kRows>(t, row);
+  switch (t.m - row) {
+    case 1: return multiply_rows<1>(t, row);
+    case 2: return multiply_rows<2>(t, row);
+    case 3: return multiply_rows<3>(t, row);
+    default: return;
+  }
+}
+
+}  // namespace
+
+const PanelOps* panel_ops_int8() {
+  static constexpr PanelOps ops = {"int8 NEON_I8MM", kOperand,     kRows,   to_operand_portable,
+                                   panel_bytes,      pack_weights, multiply};
+  const bool can = target_allowed(Target::kNeonBf16) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  return can ? &ops : nullptr;
+}
+
+}  // namespace headstart::kernels
+
 #else
 
 namespace headstart::kernels {

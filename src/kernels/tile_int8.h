@@ -5,7 +5,7 @@
 // scale for each 16) is summed in integers; sums of blocks are f32, in ascending order of k. For
 // weights that have levels (kernels/dequant_strip.h).
 //
-//   source   prefill's third kind of operands: docs/decisions/0013-int8-prefill.md
+//   source   prefill's third kind of operands: docs/decisions/0015-int8-prefill.md
 #pragma once
 
 #include "kernels/tile.h"

@@ -121,6 +121,14 @@ Json timings_of(const exec::Completion& c) {
   return out;
 }
 
+// Which token of the prompt cost the reuse of what follows it; null where none did.
+Json divergence_of(const exec::Completion& c) {
+  if (!c.divergence) return nullptr;
+  return {{"token", c.divergence->pos},
+          {"prompt_text", c.divergence->prompt_text},
+          {"stored_text", c.divergence->stored_text}};
+}
+
 Json extension_of(const AnswerHead& head, const Answer& answer) {
   const exec::Completion& c = *answer.completion;
   return {{"ttft_ms", answer.queue_ms + c.ttft_ms},
@@ -129,7 +137,10 @@ Json extension_of(const AnswerHead& head, const Answer& answer) {
           {"lookup_ms", c.lookup_ms},
           {"load_ms", c.load_ms},
           {"compute_ms", c.compute_ms},
+          {"n_cached_exact", c.n_cached - c.n_cached_rounded},
           {"n_cached_rounded", c.n_cached_rounded},
+          {"n_computed", c.n_prompt - c.n_cached},
+          {"divergence", divergence_of(c)},
           {"n_proposed", c.n_proposed},
           {"n_accepted", c.n_accepted},
           {"prefill_tok_s", c.prefill_tok_s},

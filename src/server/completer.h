@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -46,6 +47,11 @@ class Completer {
   // As exec::Engine::complete: returns soon after request.cancel is asked to stop.
   virtual Result<exec::Completion> complete(const exec::CompletionRequest& request) = 0;
   virtual exec::EngineStats stats() const = 0;
+  // As exec::Engine's.
+  virtual std::vector<exec::SlotState> slots() const = 0;
+  virtual Result<exec::SlotMoved> save_slot(uint32_t id, const std::filesystem::path& dir) = 0;
+  virtual Result<exec::SlotMoved> restore_slot(uint32_t id, const std::filesystem::path& dir) = 0;
+  virtual Result<exec::SlotMoved> erase_slot(uint32_t id) = 0;
 };
 
 }  // namespace headstart::server

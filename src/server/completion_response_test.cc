@@ -60,6 +60,19 @@ TEST(CompletionResponse, AnswersWhole) {
   EXPECT_EQ(text["choices"][0]["text"], "Hello");
 }
 
+// Case 19: what the user can change so that more is reused.
+TEST(CompletionResponse, SaysWhereThePromptLeftTheStoredOne) {
+  exec::Completion c = completion();
+  EXPECT_TRUE(json::parse(whole(chat_head(), c))["headstart"]["divergence"].is_null());
+  c.divergence = {12, "10:42 \"", "10:41"};
+  const json said = json::parse(whole(chat_head(), c))["headstart"];
+  EXPECT_EQ(said["divergence"]["token"], 12);
+  EXPECT_EQ(said["divergence"]["prompt_text"], "10:42 \"");
+  EXPECT_EQ(said["divergence"]["stored_text"], "10:41");
+  EXPECT_EQ(said["n_cached_exact"], 89);
+  EXPECT_EQ(said["n_computed"], 1);
+}
+
 TEST(CompletionResponse, SurvivesBytesThatAreNoText) {
   exec::Completion c = completion();
   c.text = "a\xff";

@@ -21,6 +21,14 @@ class EngineCompleter final : public Completer {
   Result<void> check(const model::SamplingOptions& options) const override;
   Result<exec::Completion> complete(const exec::CompletionRequest& request) override;
   exec::EngineStats stats() const override { return engine_.stats(); }
+  std::vector<exec::SlotState> slots() const override { return engine_.slots(); }
+  Result<exec::SlotMoved> save_slot(uint32_t id, const std::filesystem::path& dir) override {
+    return engine_.save_slot(id, dir);
+  }
+  Result<exec::SlotMoved> restore_slot(uint32_t id, const std::filesystem::path& dir) override {
+    return engine_.restore_slot(id, dir);
+  }
+  Result<exec::SlotMoved> erase_slot(uint32_t id) override { return engine_.erase_slot(id); }
 
  private:
   exec::Engine& engine_;

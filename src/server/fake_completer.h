@@ -104,6 +104,18 @@ class FakeCompleter : public Completer {
     return stats;
   }
 
+  std::vector<exec::SlotState> slots() const override {
+    return {{0, n_active() > 0, 7, 12}, {1, n_active() > 1, 0, 0}};
+  }
+  Result<exec::SlotMoved> save_slot(uint32_t id, const std::filesystem::path& dir) override {
+    return move_slot(id, dir);
+  }
+  Result<exec::SlotMoved> restore_slot(uint32_t id, const std::filesystem::path& dir) override {
+    return move_slot(id, dir);
+  }
+  Result<exec::SlotMoved> erase_slot(uint32_t id) override { return move_slot(id, {}); }
+  std::filesystem::path slot_dir() const { return locked(slot_dir_); }  // of the newest action
+
   // What was asked, in the order in which it ran.
   std::vector<exec::CompletionRequest> seen() const { return locked(seen_); }
   int n_cancelled() const { return locked(n_cancelled_); }
@@ -111,6 +123,13 @@ class FakeCompleter : public Completer {
   int n_active_max() const { return locked(n_active_max_); }
 
  private:
+  Result<exec::SlotMoved> move_slot(uint32_t id, const std::filesystem::path& dir) {
+    if (id > 1) return Error{Code::kNotFound, "there are slots 0 to 1"};
+    if (n_active() > 0) return Error{Code::kUnavailable, "a request runs in this slot"};
+    std::lock_guard lock(mutex_);
+    slot_dir_ = dir;
+    return exec::SlotMoved{7, 4096, 1.5};
+  }
   Result<exec::Completion> answer(const exec::CompletionRequest& request) {
     const Error cancelled{Code::kCancelled, "cancelled"};
     if (!start.pass(request.cancel)) return cancelled;
@@ -162,6 +181,7 @@ class FakeCompleter : public Completer {
   const std::string name_ = "fake-model";
   mutable std::mutex mutex_;
   std::vector<exec::CompletionRequest> seen_;
+  std::filesystem::path slot_dir_;
   int n_active_ = 0, n_active_max_ = 0, n_cancelled_ = 0;
 };
 

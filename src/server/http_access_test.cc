@@ -50,6 +50,15 @@ TEST_F(HttpAccessTest, AnswersOnlyToKeys) {
   EXPECT_EQ(call("GET", "/metrics", {{"X-Api-Key", "sk-two"}}).status, 200);
 }
 
+TEST_F(HttpAccessTest, ShowsThePageToAllAndItsNumbersToKeys) {
+  start_with_keys();
+  EXPECT_EQ(get("/").status, 200);
+  EXPECT_EQ(get("/headstart/app.js").status, 200);
+  expect_error(get("/headstart/state"), 401, "invalid_api_key");
+  expect_error(get("/slots"), 401, "invalid_api_key");
+  EXPECT_EQ(call("GET", "/headstart/state", {{"X-Api-Key", "sk-one"}}).status, 200);
+}
+
 TEST_F(HttpAccessTest, RefusesBeforeItReadsABody) {
   start_with_keys();
   RawClient c(server->port());

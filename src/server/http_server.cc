@@ -15,9 +15,11 @@
 #include "server/choice_stream.h"
 #include "server/completion_request.h"
 #include "server/completion_response.h"
+#include "server/dashboard.h"
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_endpoints.h"
+#include "server/slot_endpoints.h"
 
 namespace headstart::server {
 namespace {
@@ -57,20 +59,22 @@ constexpr std::array kModelRoutes = {ModelRoute{"/tokenize", tokenize},
                                      ModelRoute{"/detokenize", detokenize},
                                      ModelRoute{"/apply-template", apply_template}};
 
-constexpr std::array<const char*, 6> kGetRoutes = {"/health", "/v1/health", "/metrics",
-                                                   "/props",  "/v1/models", "/models"};
-
-// What needs no key: health, and what a page needs before its user has given one.
-constexpr std::array<std::string_view, 3> kPublicPaths = {"/health", "/v1/health", "/"};
+constexpr std::array kGetRoutes = {"/health", "/v1/health", "/metrics", "/props",
+                                   "/slots",  "/v1/models", "/models",  "/headstart/state"};
+constexpr std::string_view kSlotPrefix = "/slots/";
 
 // The method that a path takes; empty: there is no such path.
 const char* method_of(std::string_view path) {
   const auto is_path = [&](const auto& route) { return path == route.path; };
   if (std::any_of(kCompletionRoutes.begin(), kCompletionRoutes.end(), is_path) ||
-      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path)) {
+      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path) ||
+      path.starts_with(kSlotPrefix)) {
     return "POST";
   }
-  return std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ? "GET" : "";
+  const auto files = page_files();
+  const bool get = std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ||
+                   std::any_of(files.begin(), files.end(), is_path);
+  return get ? "GET" : "";
 }
 
 // The requests of one call: one for each choice. Dropping them cancels what still runs.
@@ -86,6 +90,15 @@ int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+const char* name_of(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kChat: return "chat";
+    case Endpoint::kCompletions: return "completions";
+    case Endpoint::kNative: return "completion";
+  }
+  return "";
 }
 
 std::string random_id(Endpoint endpoint) {
@@ -113,6 +126,13 @@ CallHead head_of(const Request& req) {
           .authorization = header("Authorization"),
           .x_api_key = header("X-Api-Key"),
           .cors_headers = header("Access-Control-Request-Headers")};
+}
+
+// What needs no key: health, and the page, which is there before its user has given one.
+std::vector<std::string_view> public_paths() {
+  std::vector<std::string_view> paths = {"/health", "/v1/health"};
+  for (const PageFile& file : page_files()) paths.push_back(file.path);
+  return paths;
 }
 
 ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
@@ -146,22 +166,30 @@ struct Server::Impl {
         access(std::move(a)),
         http({o.n_connection_max, o.idle_timeout, o.request_timeout, o.write_timeout},
              std::move(tls)),
-        queue(o.queue, [this](const exec::CompletionRequest& request, double queue_ms) {
-          auto result = completer.load()->complete(request);
-          metrics.count_completion(result, queue_ms);
-          return result;
-        }) {
+        queue(
+            o.queue,
+            [this](const exec::CompletionRequest& request, double queue_ms) {
+              auto result = completer.load()->complete(request);
+              metrics.count_completion(result, queue_ms);
+              return result;
+            },
+            &log) {
     set_limits();
     set_routes();
+    set_page_routes();
   }
 
   void set_limits();
   void set_routes();
   bool answer_at_once(const Request& req, Response& res) const;
+  void set_page_routes();
+  void get_state(Response& res) const;
   void get_health(Response& res) const;
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
   void get_props(Response& res) const;
+  void get_slots(const Request& req, Response& res) const;
+  void post_slot(const Request& req, Response& res, const httplib::ContentReader& reader) const;
   void post_model_call(ModelCall call, const Request& req, Response& res,
                        const httplib::ContentReader& reader) const;
   void post_completion(Endpoint endpoint, const Request& req, Response& res,
@@ -169,7 +197,8 @@ struct Server::Impl {
   ApiResult<std::string> read_body(const Request& req, const Response& res,
                                    const httplib::ContentReader& reader) const;
   ApiResult<Tickets> admit_and_queue(const ApiRequest& request, AnswerHead& head);
-  ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice);
+  ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice,
+                            const RequestName& name);
   Delivery delivery_of(const ApiRequest& request) const;
   void answer_whole(const Tickets& tickets, const AnswerHead& head, const Delivery& delivery,
                     Response& res) const;
@@ -184,7 +213,10 @@ struct Server::Impl {
   std::atomic<Completer*> completer{nullptr};
   std::atomic<bool> draining{false}, stopped{false};
   const int64_t created = unix_now();
+  const SystemClock clock;
+  const double opened_s = clock.now_s();
   Metrics metrics;
+  RequestLog log{clock};
   Listener http;
   RequestQueue queue;
   uint16_t port = 0;
@@ -228,6 +260,11 @@ void Server::Impl::set_routes() {
   http.Get("/v1/health", health);
   http.Get("/metrics", [this](const Request&, Response& res) { get_metrics(res); });
   http.Get("/props", [this](const Request&, Response& res) { get_props(res); });
+  http.Get("/slots", [this](const Request& req, Response& res) { get_slots(req, res); });
+  http.Post("/slots/([^/]+)",
+            [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
+              post_slot(req, res, reader);
+            });
   const auto models = [this](const Request& req, Response& res) { get_models(req, res); };
   http.Get("/models", models);
   http.Get("/v1/models", models);
@@ -256,6 +293,61 @@ bool Server::Impl::answer_at_once(const Request& req, Response& res) const {
     res.status = 204;
   }
   return verdict.refusal || verdict.preflight;
+}
+
+void Server::Impl::get_slots(const Request& req, Response& res) const {
+  const Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  auto answer = slots(*model, req.has_param("fail_on_no_slot"));
+  if (!answer) return write_error(res, answer.error());
+  res.set_content(*std::move(answer), kJson);
+}
+
+void Server::Impl::post_slot(const Request& req, Response& res,
+                             const httplib::ContentReader& reader) const {
+  const auto body = read_body(req, res, reader);
+  if (!body) return write_error(res, body.error());
+  Completer* model = completer.load();
+  if (!model) return write_error(res, loading());
+  auto answer = slot_action(*model, req.matches[1].str(), req.get_param_value("action"), *body,
+                            options.slot_save_path);
+  if (!answer) return write_error(res, answer.error());
+  res.set_content(*std::move(answer), kJson);
+}
+
+void Server::Impl::set_page_routes() {
+  for (const PageFile& file : page_files()) {
+    http.Get(file.path, [&file](const Request&, Response& res) {
+      res.set_header("Content-Security-Policy", kPagePolicy);
+      res.set_header("X-Content-Type-Options", "nosniff");
+      res.set_header("Referrer-Policy", "no-referrer");
+      res.set_header("Cache-Control", "no-cache");  // another version may listen here next time
+      res.set_content(file.bytes.data(), file.bytes.size(), file.type);
+    });
+  }
+  http.Get("/headstart/state", [this](const Request&, Response& res) { get_state(res); });
+}
+
+void Server::Impl::get_state(Response& res) const {
+  Snapshot s;
+  s.unix_s = clock.unix_s();
+  s.uptime_s = clock.now_s() - opened_s;
+  s.limits = options.queue;
+  s.n_waiting = queue.n_waiting();
+  s.n_running = queue.n_running();
+  s.n_connection = http.n_connection();
+  s.n_connection_max = options.n_connection_max;
+  if (const Completer* model = completer.load()) {
+    s.model = model->model_name();
+    s.n_ctx = model->n_ctx();
+    s.engine = model->stats();
+  }
+  s.memory = machine_memory();
+  s.totals = log.totals();
+  s.requests = log.snapshot();
+  res.set_header("X-Content-Type-Options", "nosniff");
+  res.set_header("Cache-Control", "no-store");
+  res.set_content(snapshot_body(s), kJson);
 }
 
 void Server::Impl::get_health(Response& res) const {
@@ -362,14 +454,16 @@ ApiResult<Tickets> Server::Impl::admit_and_queue(const ApiRequest& request, Answ
   head.seed = admitted->request.sampling.seed;
   head.include_usage = request.include_usage;
   head.parser = std::move(admitted->parser);
-  return submit(std::move(admitted->request), request.n_choice);
+  return submit(std::move(admitted->request), request.n_choice,
+                {head.id, name_of(request.endpoint)});
 }
 
 // A request for each choice, each with the next seed. Where one finds no place, none runs.
-ApiResult<Tickets> Server::Impl::submit(exec::CompletionRequest request, uint32_t n_choice) {
+ApiResult<Tickets> Server::Impl::submit(exec::CompletionRequest request, uint32_t n_choice,
+                                        const RequestName& name) {
   Tickets tickets;
   for (uint32_t i = 0; i < n_choice; ++i) {
-    auto ticket = queue.submit(i + 1 < n_choice ? request : std::move(request));
+    auto ticket = queue.submit(i + 1 < n_choice ? request : std::move(request), name);
     if (!ticket.ok()) {
       if (ticket.error().code != Code::kExhausted) return tl::unexpected(stopping());
       return tl::unexpected(unavailable("queue_full", ticket.error().message));
@@ -394,6 +488,10 @@ void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
   for (const auto& ticket : tickets) {
     while (!ticket->finished()) {
       ticket->wait(kLookInterval);
+      for (const auto& t : tickets) {  // what they hold is in the completions too
+        t->wait(kNoWait);
+        t->take_probs();
+      }
       if (!http.client_alive()) {
         res.status = 499;  // nobody reads it; nginx's number for the metrics
         return;
@@ -479,7 +577,7 @@ Server::~Server() { stop(); }
 Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
   AccessOptions access_options = options.access;
   access_options.hosts.push_back(options.host);
-  HS_ASSIGN_OR_RETURN(auto access, Access::open(access_options, kPublicPaths));
+  HS_ASSIGN_OR_RETURN(auto access, Access::open(access_options, public_paths()));
   std::shared_ptr<const TlsContext> tls;
   if (options.tls) {
     HS_ASSIGN_OR_RETURN(tls, TlsContext::open(*options.tls));

@@ -4,6 +4,9 @@
 //   POST /completion                             llama-server's own, stream and not
 //   POST /tokenize, /detokenize, /apply-template
 //   GET  /v1/models, /v1/models/NAME, /health, /metrics, /props
+//   GET  /slots, POST /slots/ID?action=save|restore|erase
+//   GET  /, /dashboard/...                       a page for people (dashboard.h)
+//   GET  /headstart/state                        what it shows (docs/formats/dashboard.md)
 //
 // and the other names that llama-server gives some of them.
 //
@@ -19,6 +22,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +41,7 @@ struct ServerOptions {
   std::optional<TlsOptions> tls;   // nothing: plain HTTP
   AccessOptions access;            // `host` is one of its hosts
   QueueLimits queue;
+  std::optional<std::filesystem::path> slot_save_path;  // nothing: slots are not saved
   uint32_t n_connection_max = 64;
   size_t body_bytes_max = 16 * 1024 * 1024;
   std::chrono::milliseconds idle_timeout{30'000};     // of a connection between two requests

@@ -223,6 +223,7 @@ TEST_F(HttpServerTest, ChoicesThatFindNoPlaceAreAllRefused) {
   options.queue.n_waiting_max = 1;
   start(/*held=*/true);
   expect_error(post("/v1/completions", R"({"prompt":"x","n":3})"), 503, "queue_full");
+  EXPECT_TRUE(eventually([&] { return n_running() == 0; }));  // the first may have begun
   model->start.open();
   model->step.open();
   // The one that ran before the others found no place gives its place back when it has noticed.
@@ -286,6 +287,54 @@ TEST_F(HttpServerTest, TokenizesWithoutComputing) {
   expect_error(post("/tokenize", "["), 400, "invalid_value");
   EXPECT_EQ(get("/tokenize").status, 405);
   EXPECT_TRUE(model->seen().empty());
+}
+
+TEST_F(HttpServerTest, MovesSlotsAsLlamaServer) {
+  options.slot_save_path = "/saved";
+  start();
+  const json slots = json::parse(get("/slots").body);
+  ASSERT_EQ(slots.size(), 2u);
+  EXPECT_EQ(slots[0]["id"], 0);
+  EXPECT_EQ(slots[0]["is_processing"], false);
+  EXPECT_EQ(slots[0]["n_ctx"], 1024);
+  EXPECT_EQ(post("/slots/1?action=save", R"({"filename":"a.bin"})").body,
+            R"({"id_slot":1,"filename":"a.bin","n_saved":7,"n_written":4096,)"
+            R"("timings":{"save_ms":1.5}})");
+  EXPECT_EQ(model->slot_dir(), "/saved/a.bin");
+  EXPECT_EQ(post("/slots/0?action=restore", R"({"filename":"a.bin"})").body,
+            R"({"id_slot":0,"filename":"a.bin","n_restored":7,"n_read":4096,)"
+            R"("timings":{"restore_ms":1.5}})");
+  EXPECT_EQ(post("/slots/0?action=erase", "{}").body, R"({"id_slot":0,"n_erased":7})");
+  expect_error(post("/slots/2?action=erase", "{}"), 404, "not_found");
+  expect_error(post("/slots/x?action=erase", "{}"), 400, "invalid_value");
+  expect_error(post("/slots/0?action=eat", "{}"), 400, "invalid_value");
+  expect_error(post("/slots/0", "{}"), 400, "invalid_value");
+  for (const char* name : {"../a", "a/b", ".a", "", "a b", "a\\u0000b"}) {
+    const std::string body = std::string(R"({"filename":")") + name + "\"}";
+    expect_error(post("/slots/0?action=save", body), 400, "invalid_value");
+  }
+  expect_error(post("/slots/0?action=save", "{}"), 400, "invalid_value");
+}
+
+TEST_F(HttpServerTest, SavesNoSlotsWithoutAFolder) {
+  start();
+  const auto refused = post("/slots/0?action=save", R"({"filename":"a"})");
+  EXPECT_EQ(refused.status, 501);
+  EXPECT_EQ(json::parse(refused.body)["error"]["type"], "not_supported_error");
+  EXPECT_EQ(model->slot_dir(), "");
+}
+
+TEST_F(HttpServerTest, SaysWhichSlotsAreBusy) {
+  options.slot_save_path = "/saved";
+  options.queue.n_running_max = 2;
+  start(/*held=*/true);
+  RawClient one(server->port()), two(server->port());
+  one.post(kChatPath, kHi);
+  two.post(kChatPath, kHi);
+  ASSERT_TRUE(eventually([&] { return n_running() == 2; }));
+  EXPECT_EQ(json::parse(get("/slots").body)[1]["is_processing"], true);
+  expect_error(get("/slots?fail_on_no_slot=1"), 503, "no_slot");
+  expect_error(post("/slots/0?action=save", R"({"filename":"a"})"), 503, "slot_busy");
 }
 
 // ---- errors

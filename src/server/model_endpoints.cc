@@ -143,7 +143,7 @@ std::string props(const Completer& model, uint32_t n_slot) {
        {"model_alias", model.model_name()},
        {"model_path", info.file_name},
        {"modalities", {{"vision", false}, {"audio", false}, {"video", false}}},
-       {"endpoint_slots", false},
+       {"endpoint_slots", true},
        {"endpoint_props", false},
        {"endpoint_metrics", true},
        {"chat_template", info.chat_template},

@@ -24,6 +24,7 @@ struct RequestQueue::Job {
   std::stop_source cancel;
   const Steady::time_point accepted_at = Steady::now();
   size_t unread_bytes_max = 0;
+  uint64_t log_number = 0;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -110,8 +111,8 @@ double RequestQueue::Ticket::queue_ms() const {
   return job_->queue_ms;
 }
 
-RequestQueue::RequestQueue(const QueueLimits& limits, Run run)
-    : limits_(limits), run_(std::move(run)) {
+RequestQueue::RequestQueue(const QueueLimits& limits, Run run, RequestLog* log)
+    : limits_(limits), run_(std::move(run)), log_(log) {
   HS_CHECK(limits_.n_running_max > 0, "a queue without workers answers nobody");
   for (uint32_t i = 0; i < limits_.n_running_max; ++i) {
     workers_.emplace_back([this] { work(); });
@@ -129,8 +130,8 @@ void RequestQueue::join() {
   }
 }
 
-Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(
-    exec::CompletionRequest request) {
+Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(exec::CompletionRequest request,
+                                                                   RequestName name) {
   auto job = std::make_shared<Job>();
   job->request = std::move(request);
   job->request.cancel = job->cancel.get_token();
@@ -152,6 +153,7 @@ Result<std::unique_ptr<RequestQueue::Ticket>> RequestQueue::submit(
     if (waiting_.size() + running_.size() >= n_all_max) {
       return Error{Code::kExhausted, "all places in the queue are taken; try again later"};
     }
+    log_accepted(job, std::move(name));  // before a worker can start it
     waiting_.push_back(job);
   }
   wake_.notify_one();
@@ -173,7 +175,9 @@ void RequestQueue::stop() {
   }
   wake_.notify_all();
   for (const auto& job : dropped) {
-    job->finish(Error{Code::kCancelled, "the server is stopping"});
+    const Error stopped{Code::kCancelled, "the server is stopping"};
+    log_ended(*job, stopped);
+    job->finish(stopped);
   }
 }
 
@@ -204,6 +208,7 @@ void RequestQueue::work() {
       std::lock_guard lock(mutex_);
       std::erase(running_, job);
     }
+    log_ended(*job, result);
     job->finish(std::move(result));
   }
 }
@@ -216,6 +221,7 @@ Result<exec::Completion> RequestQueue::run_job(Job& job) {
     job.started_at = now;
     job.queue_ms = queue_ms;
   }
+  if (log_ != nullptr) log_->started(job.log_number);
   try {
     return run_(job.request, queue_ms);
   } catch (const std::bad_alloc&) {
@@ -226,8 +232,27 @@ Result<exec::Completion> RequestQueue::run_job(Job& job) {
 }
 
 void RequestQueue::forget(const std::shared_ptr<Job>& job) {
-  std::lock_guard lock(mutex_);
-  std::erase(waiting_, job);
+  {
+    std::lock_guard lock(mutex_);
+    if (std::erase(waiting_, job) == 0) return;
+  }
+  log_ended(*job, Error{Code::kCancelled, "its client left"});
+}
+
+void RequestQueue::log_accepted(const std::shared_ptr<Job>& job, RequestName name) {
+  if (log_ == nullptr) return;
+  exec::CompletionRequest& r = job->request;
+  job->log_number = log_->accepted(std::move(name.id), std::move(name.endpoint),
+                                   static_cast<uint32_t>(r.tokens.size()), r.n_predict);
+  r.progress = [log = log_, number = job->log_number, also = std::move(r.progress)](
+                   std::string_view phase, double done) {
+    log->progress(number, phase, done);
+    if (also) also(phase, done);
+  };
+}
+
+void RequestQueue::log_ended(const Job& job, const Result<exec::Completion>& result) {
+  if (log_ != nullptr) log_->ended(job.log_number, result);
 }
 
 }  // namespace headstart::server

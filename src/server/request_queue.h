@@ -25,6 +25,7 @@
 
 #include "exec/engine.h"
 #include "server/prompt_progress.h"
+#include "server/request_log.h"
 
 namespace headstart::server {
 
@@ -32,6 +33,11 @@ struct QueueLimits {
   uint32_t n_running_max = 1;             // requests computed at once: one worker thread for each
   uint32_t n_waiting_max = 32;            // beyond these, submit() refuses
   size_t unread_bytes_max = 1024 * 1024;  // text that one client may leave unread
+};
+
+// What the log calls a request.
+struct RequestName {
+  std::string id, endpoint;
 };
 
 class RequestQueue {
@@ -69,12 +75,13 @@ class RequestQueue {
     std::shared_ptr<Job> job_;
   };
 
-  RequestQueue(const QueueLimits& limits, Run run);
+  // `log`, where there is one, hears of every request that is accepted; it must outlive the queue.
+  RequestQueue(const QueueLimits& limits, Run run, RequestLog* log = nullptr);
   ~RequestQueue();  // stop() and join()
 
   // Sets the request's cancel, progress, on_text and on_probs. Errors: kExhausted (full),
   // kUnavailable (closed or stopped).
-  Result<std::unique_ptr<Ticket>> submit(exec::CompletionRequest request);
+  Result<std::unique_ptr<Ticket>> submit(exec::CompletionRequest request, RequestName name = {});
   // From now on submit() refuses; what is here goes on.
   void close();
   // Cancels everything, waiting and running; each ticket then finishes with kCancelled.
@@ -87,9 +94,12 @@ class RequestQueue {
   void work();
   Result<exec::Completion> run_job(Job& job);
   void forget(const std::shared_ptr<Job>& job);
+  void log_accepted(const std::shared_ptr<Job>& job, RequestName name);
+  void log_ended(const Job& job, const Result<exec::Completion>& result);
 
   const QueueLimits limits_;
   const Run run_;
+  RequestLog* const log_;  // may be null
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Job>> waiting_;

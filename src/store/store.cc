@@ -194,24 +194,25 @@ Store::ChunkPtr Store::find_waiting(const kv::ChunkId& id) const {
   return found;
 }
 
-Result<void> Store::load(const MatchedChunk& matched, CellRange want, CellSink& sink,
-                         Deadline deadline) {
+Result<std::string_view> Store::load(const MatchedChunk& matched, CellRange want, CellSink& sink,
+                                     Deadline deadline) {
   MatchedSink checked(matched, sink);
   const kv::ChunkId& id = matched.chunk.id;
   Result<void> result = Error{Code::kNotFound, "the chunk is in no tier"};
   if (ChunkPtr chunk = find_waiting(id)) {
     result = deliver(*chunk, want, checked);
-    if (result.ok() || checked.refused) return result;
+    if (result.ok()) return kQueueName;
+    if (checked.refused) return result.error();
   }
   for (size_t tier = 0; tier < tiers_.size(); ++tier) {
     result = tiers_[tier]->get(id, want, checked, deadline);
     if (result.ok()) {
       note_load(id, tier, want.layer_first == 0 && want.layer_end == matched.chunk.shape.n_layer);
-      return result;
+      return tiers_[tier]->name();
     }
-    if (checked.refused || result.error().code == Code::kInvalidArgument) return result;
+    if (checked.refused || result.error().code == Code::kInvalidArgument) break;
   }
-  return result;
+  return result.error();
 }
 
 void Store::note_load(const kv::ChunkId& id, size_t tier, bool whole) {
@@ -324,6 +325,35 @@ void Store::spread(const Loaded& loaded) {
   for (size_t faster = 0; faster < loaded.tier; ++faster) {
     auto stored = tiers_[faster]->put(*chunk);
     if (!stored.ok()) spdlog::debug("{}: {}", tiers_[faster]->name(), stored.error().message);
+  }
+}
+
+// --- Single chunks -----------------------------------------------------------------------------
+
+Result<Store::ChunkPtr> Store::read(const kv::ChunkId& id) {
+  Result<ChunkPtr> chunk = Error{Code::kNotFound, "the chunk is in no tier"};
+  for (const auto& tier : tiers_) {
+    chunk = tier->read(id);
+    if (chunk.ok()) break;
+  }
+  return chunk;
+}
+
+Result<void> Store::take_in(ChunkPtr chunk) {
+  Result<void> result = Error{Code::kNotFound, "there is no tier"};
+  bool taken = false;
+  for (const auto& tier : tiers_) {
+    result = tier->put(chunk);
+    taken = taken || result.ok();
+  }
+  return taken ? Result<void>() : result;
+}
+
+void Store::erase(const kv::ChunkId& id) {
+  for (const auto& tier : tiers_) {
+    if (auto erased = tier->erase(id); !erased.ok()) {
+      spdlog::warn("{}: {}", tier->name(), erased.error().message);
+    }
   }
 }
 

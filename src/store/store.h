@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -59,6 +60,9 @@ struct Match {
   uint32_t n_strict = 0;                 // length of the leading part with the bits of a cold run
 };
 
+// Where a chunk is that still waits to be stored.
+inline constexpr std::string_view kQueueName = "queue";
+
 struct StoreStats {
   std::vector<std::pair<std::string, TierStats>> tiers;
   uint64_t n_queue_dropped = 0;  // chunks not stored because the queue was full
@@ -81,12 +85,21 @@ class Store {
   // Loads from the first place that delivers. begin() is called again for each tier that is tried,
   // so a sink must overwrite what an earlier one handed over. Where all layers were asked for, a
   // faster tier that lacks the chunk receives a copy in the background, a little later.
+  // Returns the name of the tier that delivered, or kQueueName; valid as long as the store.
   // Errors: as Tier::get of the last tier that was tried.
-  Result<void> load(const MatchedChunk& matched, CellRange want, CellSink& sink, Deadline deadline);
+  Result<std::string_view> load(const MatchedChunk& matched, CellRange want, CellSink& sink,
+                                Deadline deadline);
   // Queues the chunk; sealing and writing happen on the background thread. False if the queue is
   // full: then the chunk is dropped and counted.
   bool put(kv::ChunkBuilder chunk);
-  void flush();  // returns when nothing is queued
+  // A whole matched chunk, to be kept elsewhere. flush() first: one that still waits is not read.
+  // Errors: as Tier::read of the last tier that was tried.
+  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id);
+  // Puts a chunk that was kept elsewhere into each tier. Errors: those of the last tier, where none
+  // took it.
+  Result<void> take_in(std::shared_ptr<const kv::EncodedChunk> chunk);
+  void erase(const kv::ChunkId& id);  // from all tiers; flush() first
+  void flush();                       // returns when nothing is queued
   StoreStats stats() const;
   Result<VerifyReport> verify();  // of all tiers together; flushes first
   Result<void> clear();           // of all tiers; flushes first

@@ -103,7 +103,7 @@ class StoreTest : public testing::Test {
             .tokens = tokens,
             .mode = mode};
   }
-  Result<void> load(const MatchedChunk& matched, CellSink& sink) {
+  Result<std::string_view> load(const MatchedChunk& matched, CellSink& sink) {
     return store->load(matched, samples::all_layers(), sink, kNoDeadline);
   }
   static std::vector<Token> joined(std::initializer_list<std::vector<Token>> parts) {
@@ -259,7 +259,7 @@ TEST_F(StoreTest, FindsAndLoadsChunksThatStillWait) {
   EXPECT_EQ(match.n_token, 16u);
   for (const auto& matched : match.chunks) {
     CheckingSink sink;
-    EXPECT_TRUE(load(matched, sink).ok());
+    EXPECT_EQ(*load(matched, sink), kQueueName);
     EXPECT_EQ(sink.n_wrong, 0u);
     EXPECT_EQ(sink.n_cell, 4u);
   }
@@ -302,7 +302,7 @@ TEST_F(StoreTest, FallsBackToTheNextTierAndOverwritesWhatTheFirstHandedOver) {
   fast->fail_get = true;
   Match match = store->match(query(tokens_from(0, 8)));
   CheckingSink sink;
-  ASSERT_TRUE(load(match.chunks.at(0), sink).ok());
+  EXPECT_EQ(*load(match.chunks.at(0), sink), slow->name());
   EXPECT_EQ(sink.n_cell, 4u);
   EXPECT_EQ(fast->n_get, 1);
   EXPECT_EQ(slow->n_get, 1);

@@ -212,8 +212,39 @@ class ServerTest(unittest.TestCase):
         self.assertGreaterEqual(warm["usage"]["prompt_tokens_details"]["cached_tokens"], n - 1)
         self.assertEqual(text_of(warm), text_of(cold))
         parts = warm["headstart"]
-        total = parts["queue_ms"] + parts["lookup_ms"] + parts["load_ms"] + parts["compute_ms"]
+        total = sum(parts[p + "_ms"] for p in ("queue", "wait", "lookup", "load", "compute"))
         self.assertLessEqual(total, parts["ttft_ms"] * 1.05 + 5)
+
+    def test_a_slot_outlives_the_store(self):
+        with tempfile.TemporaryDirectory() as saved:
+            flags = ("-c", "2048", "--parallel", "1", "--slot-save-path", saved)
+            body = {"prompt": prompt(30, "rivers"), "max_tokens": 4, "temperature": 0}
+            with Running(*flags) as first:
+                answer = first.post(TEXT, body)
+                kept = first.post("/slots/0?action=save", {"filename": "rivers"})
+                self.assertGreaterEqual(kept["n_saved"], answer["usage"]["prompt_tokens"])
+            with Running(*flags) as second:
+                back = second.post("/slots/0?action=restore", {"filename": "rivers"})
+                self.assertEqual(back["n_restored"], kept["n_saved"])
+                again = second.post(TEXT, body)
+                cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cached, answer["usage"]["prompt_tokens"] - 1)
+                self.assertEqual(text_of(again), text_of(answer))
+                second.post("/slots/0?action=erase", {})
+                cold = second.post(TEXT, body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cold, 0)
+
+    # Case 19: a timestamp at the top of the prompt.
+    def test_says_which_token_cost_the_reuse(self):
+        text = prompt(30, "clocks")
+        first = {"prompt": "It is 10:41. " + text, "max_tokens": 1, "temperature": 0}
+        second = {**first, "prompt": "It is 10:42. " + text}
+        self.server.post(TEXT, first)
+        wait_for(lambda: self.server.metric("store_queue_bytes") == 0, "storing")
+        said = self.server.post(TEXT, second)["headstart"]
+        self.assertLess(said["n_cached_exact"] + said["n_cached_rounded"], 12)
+        self.assertTrue(said["divergence"]["prompt_text"].startswith("2. "), said)
+        self.assertTrue(said["divergence"]["stored_text"].startswith("1. "), said)
 
     def test_reuse_survives_a_restart(self):
         with tempfile.TemporaryDirectory() as cache:
@@ -323,7 +354,7 @@ class ServerTest(unittest.TestCase):
         self.server.post(TEXT, {"prompt": "x", "max_tokens": 1})
 
     def test_queue_is_bounded_and_in_order(self):
-        with Running("-c", "2048", "--queue", "1") as server:
+        with Running("-c", "2048", "--queue", "1", "--parallel", "1") as server:
             endless = {"prompt": "Once", "max_tokens": 2000, "stream": True, "logit_bias": NO_END}
             first = Raw(server, TEXT, endless)
             first.until(b"data: ")

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "exec/engine.h"
@@ -87,6 +88,20 @@ Completion run(Engine& engine, const std::vector<Token>& prompt, CompletionReque
   return completion.ok() ? *completion : Completion{};
 }
 
+// The cells of `layer` by source, in tokens. They never overlap, and computed ones end the prompt.
+std::map<std::string, uint32_t> sources(const Completion& c, uint32_t layer) {
+  std::map<std::string, uint32_t> out;
+  uint32_t end = 0;
+  for (const exec::PromptCells& cells : c.cells) {
+    if (layer < cells.layers.layer_first || layer >= cells.layers.layer_end) continue;
+    EXPECT_GE(cells.pos_first, end);
+    end = cells.pos_first + cells.n_token;
+    out[cells.source] += cells.n_token;
+  }
+  EXPECT_EQ(end, c.n_prompt);
+  return out;
+}
+
 class EveryArchitecture : public testing::TestWithParam<const char*> {};
 
 // Cases 1 and 2: the identical prompt, in the same process and after a restart, also behind a
@@ -121,6 +136,36 @@ TEST_P(EveryArchitecture, OtherEndingsReuseTheCommonPrefixExactly) {
     EXPECT_GE(got.n_cached, 333u);  // and their common BOS
     EXPECT_LE(got.n_cached, 335u);
     EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens) << seed;
+  }
+}
+
+TEST(Reuse, SaysWhereEachCellCameFrom) {
+  using Tokens = std::map<std::string, uint32_t>;
+  for (const char* arch : {"llama", "gemma3"}) {  // without and with sliding windows
+    Bed bed(tiny_model(arch));
+    const auto prompt = random_prompt(401, 1);
+    EngineOptions o = bed.options();
+    {
+      const auto engine = Bed::open(o);
+      const auto first = run(*engine, prompt);
+      EXPECT_EQ(sources(first, 0), (Tokens{{"computed", 401}}));
+      EXPECT_GT(first.cells.size(), 2u);  // chunk by chunk
+      engine->flush_store();
+      const auto again = run(*engine, prompt);
+      for (const exec::PromptCells& cells : again.cells)
+        EXPECT_LE(cells.n_token, kv::kChunkTokensMax);
+      const uint32_t n_layer = again.cells.back().layers.layer_end;
+      for (uint32_t layer = 0; layer < n_layer; ++layer) {
+        const auto got = sources(again, layer);
+        EXPECT_EQ(got.at("computed"), 1u);
+        EXPECT_LE(got.at("disk"), 400u);  // fewer behind a window
+      }
+    }
+    o.ram_budget_bytes = 64 << 20;
+    const auto engine = Bed::open(o);
+    run(*engine, random_prompt(401, 2));
+    engine->flush_store();
+    EXPECT_TRUE(sources(run(*engine, random_prompt(401, 2)), 0).contains("ram"));
   }
 }
 
@@ -446,7 +491,9 @@ TEST(Reuse, CancelledRequestLeavesNothingBehind) {
   CompletionRequest r;
   r.tokens = prompt;
   r.cancel = stop.get_token();
-  r.progress = [&](std::string_view, double) { stop.request_stop(); };  // after the first slice
+  r.progress = [&](std::string_view phase, double done) {
+    if (phase == "prefill" && done > 0) stop.request_stop();  // after the first slice
+  };
   const auto cancelled = engine->complete(r);
   ASSERT_FALSE(cancelled.ok());
   EXPECT_EQ(cancelled.error().code, Code::kCancelled);

@@ -108,8 +108,9 @@ Outcome run(Engine& engine, const Ask& ask) {
   r.salt = ask.salt;
   r.cancel = stop.get_token();
   uint32_t n_slice = 0, n_piece = 0;
-  r.progress = [&](std::string_view, double) {
-    if (ask.n_slice && ++n_slice > *ask.n_slice) stop.request_stop();
+  r.progress = [&](std::string_view phase, double) {
+    // The first report is of what is reused.
+    if (ask.n_slice && phase == "prefill" && ++n_slice > *ask.n_slice + 1) stop.request_stop();
   };
   r.on_text = [&](std::string_view piece) {
     out.delivered += piece;
