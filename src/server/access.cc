@@ -130,7 +130,7 @@ std::string allowed_headers(std::string_view requested) {
 }
 
 Result<Access> Access::open(const AccessOptions& options,
-                            std::span<const std::string_view> public_paths) {
+                            std::vector<std::string_view> public_paths) {
   Access out;
   HS_ASSIGN_OR_RETURN(out.keys_, ApiKeys::of(options.api_keys));
   for (const std::string& origin : options.cors_origins) {
@@ -149,7 +149,7 @@ Result<Access> Access::open(const AccessOptions& options,
     if (!name) return Error{Code::kInvalidArgument, "'" + host + "' is no name of a host"};
     out.hosts_.push_back(*name);
   }
-  out.public_paths_ = public_paths;
+  out.public_paths_ = std::move(public_paths);
   return out;
 }
 

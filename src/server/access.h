@@ -13,7 +13,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,9 +46,10 @@ struct Verdict {
 
 class Access {
  public:
-  // `public_paths` need neither key nor host; they must outlive this. Errors: kInvalidArgument.
+  // `public_paths` need neither key nor host; their texts must outlive this. Errors:
+  // kInvalidArgument.
   static Result<Access> open(const AccessOptions& options,
-                             std::span<const std::string_view> public_paths);
+                             std::vector<std::string_view> public_paths);
 
   bool has_keys() const { return !keys_.empty(); }
   Verdict judge(const CallHead& call) const;
@@ -66,7 +66,7 @@ class Access {
   ApiKeys keys_;
   std::vector<std::string> origins_, hosts_;  // in lower case
   bool any_origin_ = false;
-  std::span<const std::string_view> public_paths_;
+  std::vector<std::string_view> public_paths_;
 };
 
 // The name or address of a Host header or an authority, in lower case, without port and brackets;

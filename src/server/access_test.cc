@@ -4,12 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-
 namespace headstart::server {
 namespace {
 
-constexpr std::array<std::string_view, 2> kPublic = {"/health", "/"};
+const std::vector<std::string_view> kPublic = {"/health", "/"};
 
 Access open(const AccessOptions& options) {
   auto opened = Access::open(options, kPublic);

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "server/dashboard.h"
 #include "server/testing.h"
 
 namespace headstart::server {
@@ -48,6 +49,15 @@ TEST_F(HttpAccessTest, AnswersOnlyToKeys) {
   EXPECT_EQ(chat({{"X-Api-Key", "sk-two"}}).status, 200);
   EXPECT_EQ(get("/health").status, 200);
   EXPECT_EQ(call("GET", "/metrics", {{"X-Api-Key", "sk-two"}}).status, 200);
+}
+
+TEST_F(HttpAccessTest, ShowsThePageToAllAndItsNumbersToKeys) {
+  start_with_keys();
+  for (const PageFile& file : page_files()) EXPECT_EQ(get(file.path).status, 200) << file.path;
+  EXPECT_EQ(get("/").status, 200);
+  expect_error(get("/headstart/state"), 401, "invalid_api_key");
+  expect_error(get("/slots"), 401, "invalid_api_key");
+  EXPECT_EQ(call("GET", "/headstart/state", {{"X-Api-Key", "sk-one"}}).status, 200);
 }
 
 TEST_F(HttpAccessTest, RefusesBeforeItReadsABody) {

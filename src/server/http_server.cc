@@ -63,16 +63,6 @@ constexpr std::array kGetRoutes = {"/health", "/v1/health", "/metrics", "/props"
                                    "/slots",  "/v1/models", "/models",  "/headstart/state"};
 constexpr std::string_view kSlotPrefix = "/slots/";
 
-// What needs no key: health, and what a page needs before its user has given one.
-std::span<const std::string_view> public_paths() {
-  static const std::vector<std::string_view> paths = [] {
-    std::vector<std::string_view> all{"/health", "/v1/health"};
-    for (const PageFile& file : page_files()) all.push_back(file.path);
-    return all;
-  }();
-  return paths;
-}
-
 // The method that a path takes; empty: there is no such path.
 const char* method_of(std::string_view path) {
   const auto is_path = [&](const auto& route) { return path == route.path; };
@@ -138,6 +128,13 @@ CallHead head_of(const Request& req) {
           .cors_headers = header("Access-Control-Request-Headers")};
 }
 
+// What needs no key: health, and the page, which is there before its user has given one.
+std::vector<std::string_view> public_paths() {
+  std::vector<std::string_view> paths = {"/health", "/v1/health"};
+  for (const PageFile& file : page_files()) paths.push_back(file.path);
+  return paths;
+}
+
 ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
 ApiError stopping() { return unavailable("stopping", "the server is stopping"); }
 
@@ -184,9 +181,9 @@ struct Server::Impl {
 
   void set_limits();
   void set_routes();
+  bool answer_at_once(const Request& req, Response& res) const;
   void set_page_routes();
   void get_state(Response& res) const;
-  bool answer_at_once(const Request& req, Response& res) const;
   void get_health(Response& res) const;
   void get_metrics(Response& res) const;
   void get_models(const Request& req, Response& res) const;
@@ -286,6 +283,18 @@ void Server::Impl::set_routes() {
   }
 }
 
+// True where no route is asked: the call may not be made, or its headers are the whole answer.
+bool Server::Impl::answer_at_once(const Request& req, Response& res) const {
+  const Verdict verdict = access.judge(head_of(req));
+  for (const auto& [name, value] : verdict.headers) res.set_header(name, value);
+  if (verdict.refusal) {
+    write_error(res, *verdict.refusal);
+  } else if (verdict.preflight) {
+    res.status = 204;
+  }
+  return verdict.refusal || verdict.preflight;
+}
+
 void Server::Impl::get_slots(const Request& req, Response& res) const {
   const Completer* model = completer.load();
   if (!model) return write_error(res, loading());
@@ -321,6 +330,7 @@ void Server::Impl::set_page_routes() {
 
 void Server::Impl::get_state(Response& res) const {
   Snapshot s;
+  s.requests = log.snapshot();  // first: what it says to run, the queue then counts
   s.unix_s = clock.unix_s();
   s.uptime_s = clock.now_s() - opened_s;
   s.limits = options.queue;
@@ -335,22 +345,9 @@ void Server::Impl::get_state(Response& res) const {
   }
   s.memory = machine_memory();
   s.totals = log.totals();
-  s.requests = log.snapshot();
   res.set_header("X-Content-Type-Options", "nosniff");
   res.set_header("Cache-Control", "no-store");
   res.set_content(snapshot_body(s), kJson);
-}
-
-// True where no route is asked: the call may not be made, or its headers are the whole answer.
-bool Server::Impl::answer_at_once(const Request& req, Response& res) const {
-  const Verdict verdict = access.judge(head_of(req));
-  for (const auto& [name, value] : verdict.headers) res.set_header(name, value);
-  if (verdict.refusal) {
-    write_error(res, *verdict.refusal);
-  } else if (verdict.preflight) {
-    res.status = 204;
-  }
-  return verdict.refusal || verdict.preflight;
 }
 
 void Server::Impl::get_health(Response& res) const {

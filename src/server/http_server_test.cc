@@ -227,8 +227,8 @@ TEST_F(HttpServerTest, ChoicesThatFindNoPlaceAreAllRefused) {
   model->start.open();
   model->step.open();
   // The one that ran before the others found no place gives its place back when it has noticed.
-  EXPECT_TRUE(eventually(
-      [&] { return post("/v1/completions", R"({"prompt":"x","n":2})").status == 200; }));
+  EXPECT_TRUE(
+      eventually([&] { return post("/v1/completions", R"({"prompt":"x","n":2})").status == 200; }));
 }
 
 TEST_F(HttpServerTest, TellsProbabilities) {

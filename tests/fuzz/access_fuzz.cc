@@ -19,7 +19,7 @@ namespace {
 using server::Access;
 using server::CallHead;
 
-constexpr std::array<std::string_view, 2> kPublic = {"/health", "/"};
+const std::vector<std::string_view> kPublic = {"/health", "/"};
 
 // One field of a CallHead a line, in its order.
 const std::vector<std::string> kHeads = {

@@ -217,7 +217,8 @@ void fuzz_sockets(uint64_t n_run, uint64_t seed) {
   for (const std::string& body : kBodies) {
     const char* path =
         body.find("prompt") == std::string::npos ? "/v1/chat/completions" : "/v1/completions";
-    corpus.push_back(std::string("POST ") + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+    corpus.push_back(std::string("POST ") + path +
+                     " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                      std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   corpus.push_back("GET /v1/models HTTP/1.1\r\nAccept: */*\r\n\r\nGET /metrics HTTP/1.0\r\n\r\n");
