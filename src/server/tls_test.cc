@@ -84,17 +84,28 @@ TEST_F(TlsTest, AnswersWholeAndStreamed) {
   }
 }
 
-TEST_F(TlsTest, CarriesLargeBodiesBothWays) {
+TEST_F(TlsTest, CarriesLargeBodiesBothWaysToASlowReader) {
   options.queue.unread_bytes_max = 64 * 1024 * 1024;
+  options.write_timeout = 5s;
   start_tls();
   model->n_context = 1 << 23;
-  model->pieces.assign(200, std::string(20'000, 'x'));
-  const std::string body = R"({"max_tokens":200,"prompt":")" + std::string(3'000'000, 'p') + "\"}";
-  const auto r = tls_client()->Post("/v1/completions", body, "application/json");
+  model->pieces.assign(1000, std::string(20'000, 'x'));
+  const std::string body = R"({"max_tokens":1000,"prompt":")" + std::string(3'000'000, 'p') + "\"}";
+  std::string got;
+  auto c = tls_client();
+  c->set_socket_options(
+      [](socket_t s) { httplib::set_socket_opt(s, SOL_SOCKET, SO_RCVBUF, 65536); });
+  const auto r =
+      c->Post("/v1/completions", {}, body, "application/json", [&](const char* data, size_t size) {
+        // Until the socket's buffers are full.
+        if (got.empty()) std::this_thread::sleep_for(500ms);
+        got.append(data, size);
+        return true;
+      });
   ASSERT_TRUE(r) << httplib::to_string(r.error());
-  const json answer = json::parse(r->body);
+  const json answer = json::parse(got);
   EXPECT_EQ(answer["usage"]["prompt_tokens"], 3'000'000);
-  EXPECT_EQ(answer["choices"][0]["text"].get<std::string>().size(), 4'000'000u);
+  EXPECT_EQ(answer["choices"][0]["text"].get<std::string>().size(), 20'000'000u);
 }
 
 TEST_F(TlsTest, RefusesHeadsThatAreTooLong) {
