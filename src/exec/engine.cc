@@ -147,7 +147,7 @@ Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
       (!options.cache_dir && options.ram_budget_bytes == 0)) {
     return {};
   }
-  const uint32_t n_capture = options.n_batch + kv::kChunkTokensMax;
+  n_capture = options.n_batch + kv::kChunkTokensMax;
   const kv::KvShape shape = slots.front()->kv->shape();
   const uint64_t capture_bytes = options.n_parallel * n_capture * shape.bytes_per_token();
   if (shape.bytes_per_token() * kv::kChunkTokensMax + kv::kHeaderBytesMax > kv::kChunkBytesMax) {
@@ -183,7 +183,6 @@ Result<void> Engine::Impl::open_store(const ProgressFn& progress) {
   }
   store = std::make_unique<store::Store>(std::move(tiers),
                                          std::max(kStoreQueueBytesMin, 2 * capture_bytes));
-  for (const auto& slot : slots) slot->capture = std::make_unique<kv::Capture>(shape, n_capture);
   return {};
 }
 
@@ -292,7 +291,7 @@ void Engine::Impl::give_back(Slot& slot) {
     slot.n_token_resident = std::max(slot.n_token_resident, slot.n_token_computed.load());
     slot.busy = false;
   }
-  slot_freed.notify_one();
+  slot_freed.notify_all();  // one alone may be about to leave, and then nobody takes the slot
 }
 
 void Engine::Impl::count(const Completion& c) {
@@ -309,6 +308,9 @@ Result<Completion> Engine::complete(const CompletionRequest& request) {
   const double begin_s = impl_->clock.now_s();
   HS_ASSIGN_OR_RETURN(Slot* const slot, impl_->take_slot(request));
   const Impl::SlotUse use(*impl_, *slot);
+  if (impl_->store != nullptr && slot->capture == nullptr) {
+    slot->capture = std::make_unique<kv::Capture>(slot->kv->shape(), impl_->n_capture);
+  }
   const double wait_ms = (impl_->clock.now_s() - begin_s) * 1e3;
   auto completion = Session(*impl_, *slot, request).run();
   {

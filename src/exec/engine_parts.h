@@ -29,7 +29,7 @@ namespace headstart::exec {
 struct Slot {
   uint32_t id = 0;
   std::unique_ptr<kv::LiveKv> kv;
-  std::unique_ptr<kv::Capture> capture;  // null without a store
+  std::unique_ptr<kv::Capture> capture;  // made for the slot's first request, if there is a store
   uint32_t n_token_resident = 0;         // tokens whose pages of `kv` earlier requests have taken
   bool busy = false;
   uint32_t n_token_wanted = 0;                 // of the request: prompt and answer
@@ -51,6 +51,7 @@ struct EngineParts {
   std::unique_ptr<StepScheduler> scheduler;
   std::unique_ptr<store::Store> store;  // null where nothing is reused
   PrefillSharing sharing;
+  uint32_t n_capture = 0;  // tokens of a capture window
   Digest fingerprint{};
   Digest numeric{};
   std::atomic<double> prefill_s_per_token = 0;  // of the newest slice of typical size

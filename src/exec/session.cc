@@ -111,8 +111,9 @@ void Session::collect_from(const store::Match& match, const Loaded& loaded) {
 }
 
 Result<StepResult> Session::step(std::span<const Token> tokens, uint32_t pos,
-                                 NumericClass numeric_class) {
+                                 NumericClass numeric_class, std::optional<uint64_t> order) {
   StepRequest s;
+  s.order = order;
   s.numeric_class = numeric_class;
   s.tokens = tokens;
   s.pos = pos;
@@ -170,10 +171,12 @@ void Session::note_computed_cells() {
 
 Result<void> Session::prefill() {
   progress("prefill", static_cast<double>(plan_.n_reuse) / out_.n_prompt);
+  std::optional<uint64_t> order;
   for (uint32_t pos = plan_.n_reuse; pos < out_.n_prompt;) {
     if (r_.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    HS_ASSIGN_OR_RETURN(const StepResult done,
-                        step(std::span(r_.tokens).subspan(pos), pos, NumericClass::kPrefill));
+    HS_ASSIGN_OR_RETURN(const StepResult done, step(std::span(r_.tokens).subspan(pos), pos,
+                                                    NumericClass::kPrefill, order));
+    order = done.order;
     pos += done.n_token;
     out_.wait_ms += done.wait_s * 1e3;
     out_.compute_ms += done.compute_s * 1e3;

@@ -49,7 +49,8 @@ class Session {
   std::span<const float> logits_after() const;
   void settle();
   void propose();
-  Result<StepResult> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class);
+  Result<StepResult> step(std::span<const Token> tokens, uint32_t pos, NumericClass numeric_class,
+                          std::optional<uint64_t> order = {});
   void collect(NumericClass numeric_class, size_t n_token, double measured_s);
   double cost_s(NumericClass numeric_class, size_t n_token, double measured_s);
   Token pick(std::span<const float> logits);

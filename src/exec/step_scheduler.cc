@@ -52,7 +52,8 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
   });
   std::unique_lock lock(mutex_);
   own.since_s = clock_.now_s();
-  own.step.order = decode ? n_arrived_++ : plan::prompt_order(n_prompt_token_, n_token);
+  const uint64_t order = decode ? n_arrived_++ : plan::prompt_order(n_prompt_token_, n_token);
+  own.step.order = own.result.order = request.order.value_or(order);
   waiting_.push_back(&own);
   while (!own.done) {
     if (!own.computing && request.cancel.stop_requested()) {
@@ -60,12 +61,12 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
       changed_.notify_all();
       return Error{Code::kCancelled, "cancelled"};
     }
-    const double now_s = clock_.now_s();
-    const auto chosen = computing_ ? std::vector<Waiting*>{} : choose(now_s);
-    if (computing_ || own.computing) {
+    if (computing_) {
       changed_.wait(lock);
       continue;
     }
+    const double now_s = clock_.now_s();
+    const auto chosen = choose(now_s);
     if (chosen.empty()) {
       const double left_s = std::max(gather_end_s() - now_s, 1e-4);
       changed_.wait_for(lock, std::chrono::duration<double>(left_s));
@@ -79,10 +80,10 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
       std::erase(waiting_, step);
     }
     lock.unlock();
-    compute(chosen);
+    const double seconds = compute(chosen);
     lock.lock();
     free_since_s_ = clock_.now_s();
-    observe(chosen, free_since_s_ - now_s);
+    observe(chosen, seconds);
     computing_ = false;
     for (Waiting* step : chosen) step->done = true;
     changed_.notify_all();
@@ -121,7 +122,7 @@ std::vector<StepScheduler::Waiting*> StepScheduler::choose(double now_s) const {
   return chosen;
 }
 
-void StepScheduler::compute(std::span<Waiting* const> steps) {
+double StepScheduler::compute(std::span<Waiting* const> steps) {
   const double begin_s = clock_.now_s();
   try {
     if (steps.front()->step.decode) {
@@ -140,6 +141,7 @@ void StepScheduler::compute(std::span<Waiting* const> steps) {
   for (Waiting* step : steps) {
     step->result.compute_s = seconds * step->result.n_token / std::max(1u, n_token);
   }
+  return seconds;
 }
 
 void StepScheduler::compute_prompt(Waiting& waiting) {

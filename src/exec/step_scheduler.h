@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -28,6 +29,8 @@ struct StepRequest {
   std::span<const Token> tokens;  // decode: all are computed; prefill: at least the first, to where
                                   // a slice ends
   uint32_t pos = 0;               // of the first
+  // Of a prompt whose slice before was computed: that one's. Nothing: it comes now.
+  std::optional<uint64_t> order;
   kv::LiveKv* kv = nullptr;
   kv::Capture* capture = nullptr;
   // Prefill: of the last token, where the slice reaches it. Decode: of all.
@@ -41,6 +44,7 @@ struct StepResult {
   uint32_t n_token = 0;  // computed
   double compute_s = 0;  // of a shared step the request's share
   double wait_s = 0;     // before it began
+  uint64_t order = 0;    // the step's place among others
 };
 
 class StepScheduler {
@@ -66,7 +70,7 @@ class StepScheduler {
  private:
   struct Waiting;
   std::vector<Waiting*> choose(double now_s) const;
-  void compute(std::span<Waiting* const> steps);
+  double compute(std::span<Waiting* const> steps);  // seconds
   void compute_prompt(Waiting& step);
   void compute_answers(std::span<Waiting* const> steps);
   void observe(std::span<Waiting* const> steps, double seconds);

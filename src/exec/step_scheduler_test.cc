@@ -58,7 +58,8 @@ struct Bed {
   StepScheduler scheduler{executor, clock, 1, kVocab};
 
   Result<StepResult> run(NumericClass numeric_class, const std::vector<Token>& tokens,
-                         std::vector<float>& logits, std::stop_token cancel = {}) {
+                         std::vector<float>& logits, std::stop_token cancel = {},
+                         std::optional<uint64_t> order = {}) {
     StepRequest r;
     r.numeric_class = numeric_class;
     r.tokens = tokens;
@@ -66,6 +67,7 @@ struct Bed {
     r.want_logits = true;
     r.logits = &logits;
     r.cancel = std::move(cancel);
+    r.order = order;
     return scheduler.run(r);
   }
   void until_begun(int n) {
@@ -120,6 +122,17 @@ TEST(StepScheduler, APromptAloneIsComputedInTheLargestSlices) {
   tokens.resize(188);
   EXPECT_EQ(bed.run(NumericClass::kPrefill, tokens, logits)->n_token, 188u);
   EXPECT_EQ(logits.size(), kVocab);
+}
+
+TEST(StepScheduler, APromptKeepsItsPlaceFromSliceToSlice) {
+  Bed bed;
+  std::vector<Token> tokens(700, 5);
+  std::vector<float> logits;
+  const auto first = bed.run(NumericClass::kPrefill, tokens, logits);
+  ASSERT_TRUE(bed.run(NumericClass::kPrefill, std::vector<Token>(300, 6), logits).ok());
+  tokens.resize(188);
+  EXPECT_EQ(bed.run(NumericClass::kPrefill, tokens, logits, {}, first->order)->order, first->order);
+  EXPECT_GT(bed.run(NumericClass::kPrefill, tokens, logits)->order, first->order);
 }
 
 TEST(StepScheduler, APromptBesideAnAnswerIsComputedInShortSlices) {

@@ -1,8 +1,6 @@
 #include "kernels/matvec.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 
 #include "base/check.h"
 #include "kernels/matvec_targets.h"
@@ -36,13 +34,6 @@ const Targets& targets() {
 }
 
 }  // namespace
-
-ColumnScale column_scale(uint32_t largest) {
-  if (largest >= kInfinityBits) return {std::numeric_limits<float>::quiet_NaN(), 0, false};
-  const float magnitude = std::bit_cast<float>(largest);
-  if (magnitude < kSmallestMagnitude) return {0, 0, false};
-  return {magnitude / 127, 127 / magnitude, true};
-}
 
 QuantizedColumns::QuantizedColumns() = default;
 QuantizedColumns::~QuantizedColumns() = default;

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/row_blocks.h"
+
 // Functions that are inlined into each other must have the same target. The emulation has it too:
 // no compiler makes a bf16 instruction out of anything but its intrinsic.
 #define HEADSTART_BF16 \
@@ -119,16 +121,7 @@ void multiply_rows(const TileProduct& t, size_t row) {
 
 template <class Dot>
 void multiply(const TileProduct& t) {
-  size_t row = 0;
-  for (; row + kRows <= t.m; row += kRows) multiply_rows<Dot, kRows>(t, row);
-  switch (t.m - row) {
-    case 1: return multiply_rows<Dot, 1>(t, row);
-    case 2: return multiply_rows<Dot, 2>(t, row);
-    case 3: return multiply_rows<Dot, 3>(t, row);
-    case 4: return multiply_rows<Dot, 4>(t, row);
-    case 5: return multiply_rows<Dot, 5>(t, row);
-    default: return;
-  }
+  for_row_blocks<kRows>(t.m, [&]<size_t kM>(size_t row) { multiply_rows<Dot, kM>(t, row); });
 }
 
 template <class Dot>

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/row_blocks.h"
+
 #define HEADSTART_BF16 __attribute__((target("arch=armv8.2-a+bf16"), always_inline)) inline
 #define HEADSTART_BF16_ENTRY __attribute__((target("arch=armv8.2-a+bf16")))
 
@@ -88,16 +90,7 @@ void multiply_rows(const TileProduct& t, size_t row) {
 }
 
 void multiply(const TileProduct& t) {
-  size_t row = 0;
-  for (; row + kRows <= t.m; row += kRows) multiply_rows<kRows>(t, row);
-  switch (t.m - row) {
-    case 1: return multiply_rows<1>(t, row);
-    case 2: return multiply_rows<2>(t, row);
-    case 3: return multiply_rows<3>(t, row);
-    case 4: return multiply_rows<4>(t, row);
-    case 5: return multiply_rows<5>(t, row);
-    default: return;
-  }
+  for_row_blocks<kRows>(t.m, [&]<size_t kM>(size_t row) { multiply_rows<kM>(t, row); });
 }
 
 // To nearest even.

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/column_scale.h"
+#include "kernels/row_blocks.h"
 #include "kernels/target.h"
 
 namespace headstart::kernels {
@@ -263,16 +264,7 @@ void multiply_rows(const TileProduct& t, size_t row) {
 }
 
 void multiply(const TileProduct& t) {
-  size_t row = 0;
-  for (; row + kRows <= t.m; row += kRows) multiply_rows<kRows>(t, row);
-  switch (t.m - row) {
-    case 1: return multiply_rows<1>(t, row);
-    case 2: return multiply_rows<2>(t, row);
-    case 3: return multiply_rows<3>(t, row);
-    case 4: return multiply_rows<4>(t, row);
-    case 5: return multiply_rows<5>(t, row);
-    default: return;
-  }
+  for_row_blocks<kRows>(t.m, [&]<size_t kM>(size_t row) { multiply_rows<kM>(t, row); });
 }
 
 HEADSTART_VNNI __m512i magnitude(__m512 x) {
@@ -414,14 +406,7 @@ void multiply_rows(const TileProduct& t, size_t row) {
 }
 
 void multiply(const TileProduct& t) {
-  size_t row = 0;
-  for (; row + kRows <= t.m; row += kRows) multiply_rows<kRows>(t, row);
-  switch (t.m - row) {
-    case 1: return multiply_rows<1>(t, row);
-    case 2: return multiply_rows<2>(t, row);
-    case 3: return multiply_rows<3>(t, row);
-    default: return;
-  }
+  for_row_blocks<kRows>(t.m, [&]<size_t kM>(size_t row) { multiply_rows<kM>(t, row); });
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <fstream>
 #include <map>
-#include <random>
 
 #include "exec/engine.h"
 #include "tests/support/models.h"
@@ -22,16 +21,6 @@ using exec::CompletionRequest;
 using exec::Engine;
 using exec::EngineOptions;
 using store::ReuseMode;
-
-std::vector<Token> random_prompt(uint32_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens{kTinyBos};
-  // Byte tokens, a newline now and then, so that chunks end at different places.
-  while (tokens.size() < n)
-    tokens.push_back(kTinyFirstByte +
-                     static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
-  return tokens;
-}
 
 std::vector<Token> operator+(std::vector<Token> a, const std::vector<Token>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -108,7 +97,7 @@ class EveryArchitecture : public testing::TestWithParam<const char*> {};
 // window.
 TEST_P(EveryArchitecture, IdenticalPromptComputesOneTokenAndAnswersTheSame) {
   Bed bed(tiny_model(GetParam()));
-  const auto prompt = random_prompt(401, 1);
+  const auto prompt = tiny_prompt(401, 1);
   const auto want = run(bed.cold_engine(), prompt);
   ASSERT_EQ(want.tokens.size(), 12u);
   {
@@ -127,11 +116,11 @@ TEST_P(EveryArchitecture, IdenticalPromptComputesOneTokenAndAnswersTheSame) {
 
 TEST_P(EveryArchitecture, OtherEndingsReuseTheCommonPrefixExactly) {
   Bed bed(tiny_model(GetParam()));
-  const auto document = random_prompt(333, 2);
-  run(*bed.warm_engine(), document + random_prompt(20, 3));
+  const auto document = tiny_prompt(333, 2);
+  run(*bed.warm_engine(), document + tiny_prompt(20, 3));
   const auto engine = bed.warm_engine();
   for (uint32_t seed = 10; seed < 14; ++seed) {
-    const auto prompt = document + random_prompt(5 + 7 * (seed - 10), seed);
+    const auto prompt = document + tiny_prompt(5 + 7 * (seed - 10), seed);
     const auto got = run(*engine, prompt);
     EXPECT_GE(got.n_cached, 333u);  // and their common BOS
     EXPECT_LE(got.n_cached, 335u);
@@ -143,7 +132,7 @@ TEST(Reuse, SaysWhereEachCellCameFrom) {
   using Tokens = std::map<std::string, uint32_t>;
   for (const char* arch : {"llama", "gemma3"}) {  // without and with sliding windows
     Bed bed(tiny_model(arch));
-    const auto prompt = random_prompt(401, 1);
+    const auto prompt = tiny_prompt(401, 1);
     EngineOptions o = bed.options();
     {
       const auto engine = Bed::open(o);
@@ -163,16 +152,16 @@ TEST(Reuse, SaysWhereEachCellCameFrom) {
     }
     o.ram_budget_bytes = 64 << 20;
     const auto engine = Bed::open(o);
-    run(*engine, random_prompt(401, 2));
+    run(*engine, tiny_prompt(401, 2));
     engine->flush_store();
-    EXPECT_TRUE(sources(run(*engine, random_prompt(401, 2)), 0).contains("ram"));
+    EXPECT_TRUE(sources(run(*engine, tiny_prompt(401, 2)), 0).contains("ram"));
   }
 }
 
 // A prompt that ends inside what is stored, at every kind of place.
 TEST_P(EveryArchitecture, ShorterPromptsReuseAPartOfAChunk) {
   Bed bed(tiny_model(GetParam()));
-  const auto whole = random_prompt(300, 4);
+  const auto whole = tiny_prompt(300, 4);
   const auto engine = bed.warm_engine();
   run(*engine, whole);
   for (const size_t n : {2u, 33u, 127u, 128u, 129u, 200u, 299u}) {
@@ -185,7 +174,7 @@ TEST_P(EveryArchitecture, ShorterPromptsReuseAPartOfAChunk) {
 
 TEST_P(EveryArchitecture, BatchSizeAndThreadsDoNotChangeTheAnswer) {
   Bed bed(tiny_model(GetParam()));
-  const auto prompt = random_prompt(390, 5);
+  const auto prompt = tiny_prompt(390, 5);
   const auto want = run(bed.cold_engine(), prompt);
   for (const uint32_t n_batch : {16u, 100u, 512u}) {
     EngineOptions o = bed.options();
@@ -200,22 +189,17 @@ TEST_P(EveryArchitecture, BatchSizeAndThreadsDoNotChangeTheAnswer) {
 // Case 19: a timestamp at the top costs the whole prompt, and the answer says which token did it.
 TEST_P(EveryArchitecture, SaysWhereAPromptLeavesTheStoredOne) {
   Bed bed(tiny_model(GetParam()));
-  auto prompt = [](const std::string& text) {
-    std::vector<Token> tokens{kTinyBos};
-    for (const char c : text) tokens.push_back(kTinyFirstByte + static_cast<unsigned char>(c));
-    return tokens;
-  };
   const auto engine = bed.warm_engine();
   const std::string rest = ". " + std::string(300, 'x');
-  const auto first = run(*engine, prompt("It is 10:41" + rest));
+  const auto first = run(*engine, tiny_text("It is 10:41" + rest));
   EXPECT_FALSE(first.divergence.has_value()) << "nothing was stored";
-  const auto second = run(*engine, prompt("It is 10:42" + rest));
+  const auto second = run(*engine, tiny_text("It is 10:42" + rest));
   ASSERT_TRUE(second.divergence.has_value());
   EXPECT_EQ(second.n_cached, 11u);
   EXPECT_EQ(second.divergence->pos, 11u);
   EXPECT_EQ(second.divergence->prompt_text, "2. " + std::string(13, 'x'));
   EXPECT_EQ(second.divergence->stored_text, "1. " + std::string(13, 'x'));
-  const auto again = run(*engine, prompt("It is 10:42" + rest));
+  const auto again = run(*engine, tiny_text("It is 10:42" + rest));
   EXPECT_FALSE(again.divergence.has_value()) << "all of it is stored";
 }
 
@@ -229,10 +213,10 @@ TEST(Reuse, QuantisedLiveCacheIsExactToo) {
   o.cache_type_k = o.cache_type_v = "q8_0";
   EngineOptions off = o;
   off.reuse = ReuseMode::kOff;
-  const auto document = random_prompt(250, 6), prompt = document + random_prompt(9, 7);
+  const auto document = tiny_prompt(250, 6), prompt = document + tiny_prompt(9, 7);
   const auto want = run(*Bed::open(off), prompt);
   const auto engine = Bed::open(o);
-  run(*engine, document + random_prompt(30, 8));
+  run(*engine, document + tiny_prompt(30, 8));
   const auto got = run(*engine, prompt);
   EXPECT_GE(got.n_cached, 250u);
   EXPECT_EQ(got.tokens, want.tokens);
@@ -242,9 +226,9 @@ TEST(Reuse, QuantisedLiveCacheIsExactToo) {
 TEST(Reuse, RepackedWeightsAreExactToo) {
   for (const ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
     Bed bed(tiny_model("llama", type));
-    const auto document = random_prompt(210, 20), prompt = document + random_prompt(6, 21);
+    const auto document = tiny_prompt(210, 20), prompt = document + tiny_prompt(6, 21);
     const auto engine = bed.warm_engine();
-    run(*engine, document + random_prompt(77, 22));
+    run(*engine, document + tiny_prompt(77, 22));
     const auto got = run(*engine, prompt);
     EXPECT_GE(got.n_cached, 210u);
     EXPECT_EQ(got.tokens, run(bed.cold_engine(), prompt).tokens) << type;
@@ -257,7 +241,7 @@ TEST(Reuse, AnotherModelOfTheSameNameReusesNothing) {
   b.seed = 99;
   c.rope_freq_base = 20000.0f;
   Bed bed_a(a), bed_b(b), bed_c(c);
-  const auto prompt = random_prompt(200, 9);
+  const auto prompt = tiny_prompt(200, 9);
   run(*bed_a.warm_engine(), prompt);
   for (Bed* other : {&bed_b, &bed_c}) {
     EngineOptions o = other->options();
@@ -270,7 +254,7 @@ TEST(Reuse, AnotherModelOfTheSameNameReusesNothing) {
 
 TEST(Reuse, AnotherNumericIdentityIsMarkedAndRefusedByStrict) {
   Bed bed(tiny_model("llama"));
-  const auto prompt = random_prompt(200, 10);
+  const auto prompt = tiny_prompt(200, 10);
   run(*bed.warm_engine(), prompt);
   EngineOptions o = bed.options();
   o.cache_type_k = o.cache_type_v = "q8_0";
@@ -305,9 +289,9 @@ TEST(Reuse, SparseAttentionIsReusedInWholeQueryBlocks) {
   alone.reuse = ReuseMode::kOff;
   alone.n_batch = 300;
   const auto cold = Bed::open(alone), engine = Bed::open(o);
-  const auto document = random_prompt(1000, 60);
+  const auto document = tiny_prompt(1000, 60);
   for (uint32_t seed = 61; seed < 64; ++seed) {
-    const auto prompt = document + random_prompt(30, seed);
+    const auto prompt = document + tiny_prompt(30, seed);
     const auto got = run(*engine, prompt), want = run(*cold, prompt);
     EXPECT_EQ(got.n_cached, seed == 61 ? 0u : 896u);
     EXPECT_EQ(got.tokens, want.tokens);
@@ -322,7 +306,7 @@ TEST(Reuse, SparseAttentionIsReusedInWholeQueryBlocks) {
 
 TEST(Reuse, SparseAndDenseAttentionShareNothing) {
   Bed bed(tiny_model("llama"));
-  const auto prompt = random_prompt(300, 65);
+  const auto prompt = tiny_prompt(300, 65);
   EngineOptions o = bed.options();
   o.reuse = ReuseMode::kExact;
   for (const float share : {0.9f, 0.0f, 0.8f}) {
@@ -354,7 +338,7 @@ TEST(Reuse, UnrelatedPromptsDoNotTouchEachOther) {
   Bed bed(tiny_model("qwen3"));
   const auto engine = bed.warm_engine();
   for (uint32_t seed = 30; seed < 36; ++seed) {
-    const auto prompt = random_prompt(150 + seed, seed);
+    const auto prompt = tiny_prompt(150 + seed, seed);
     EXPECT_EQ(run(*engine, prompt).tokens, run(bed.cold_engine(), prompt).tokens) << seed;
   }
 }
@@ -362,7 +346,7 @@ TEST(Reuse, UnrelatedPromptsDoNotTouchEachOther) {
 // Case 8: known pieces in another order.
 TEST(Reuse, KnownPiecesInAnotherOrderAreComputed) {
   Bed bed(tiny_model("llama"));
-  const auto a = random_prompt(160, 40), b = random_prompt(170, 41);
+  const auto a = tiny_prompt(160, 40), b = tiny_prompt(170, 41);
   const auto engine = bed.warm_engine();
   run(*engine, a + b);
   run(*engine, b + a);
@@ -378,10 +362,10 @@ TEST(Reuse, GeneratedTokensServeTheNextTurn) {
   const auto engine = Bed::open(o);
   CompletionRequest r;
   r.n_predict = 40;
-  const auto prompt = random_prompt(180, 50);
+  const auto prompt = tiny_prompt(180, 50);
   const auto first = run(*engine, prompt, r);
   ASSERT_EQ(first.tokens.size(), 40u);
-  const auto next = prompt + first.tokens + random_prompt(10, 51);
+  const auto next = prompt + first.tokens + tiny_prompt(10, 51);
   const auto got = run(*engine, next);
   EXPECT_EQ(got.n_cached, 219u);  // all but the last generated token, whose K,V was never needed
   EXPECT_EQ(got.n_cached_rounded, 39u);
@@ -402,7 +386,7 @@ TEST(Reuse, SeededSamplingIsTheSameColdAndWarm) {
   r.sampling.seed = 1234;
   r.sampling.repeat_penalty = 1.1f;
   r.n_predict = 24;
-  const auto prompt = random_prompt(220, 60);
+  const auto prompt = tiny_prompt(220, 60);
   const auto want = run(bed.cold_engine(), prompt, r);
   const auto engine = bed.warm_engine();
   EXPECT_EQ(run(*engine, prompt, r).tokens, want.tokens);
@@ -415,7 +399,7 @@ TEST(Reuse, SeededSamplingIsTheSameColdAndWarm) {
 TEST(Reuse, PredictsExactlyAsManyTokensAsAsked) {
   Bed bed(tiny_model("llama"));
   const auto engine = bed.warm_engine();
-  const auto prompt = random_prompt(90, 70);
+  const auto prompt = tiny_prompt(90, 70);
   for (const uint32_t n : {0u, 1u, 2u}) {
     CompletionRequest r;
     r.n_predict = n;
@@ -442,7 +426,7 @@ TEST(Reuse, TemplateThatWritesBosGivesOne) {
 TEST(Reuse, SaltSeparates) {
   Bed bed(tiny_model("llama"));
   const auto engine = bed.warm_engine();
-  const auto prompt = random_prompt(150, 80);
+  const auto prompt = tiny_prompt(150, 80);
   CompletionRequest alice, bob;
   alice.salt = "alice";
   bob.salt = "bob";
@@ -454,7 +438,7 @@ TEST(Reuse, SaltSeparates) {
 
 TEST_P(EveryArchitecture, DamagedChunksCostTimeOnly) {
   Bed bed(tiny_model(GetParam()));
-  const auto prompt = random_prompt(400, 90);
+  const auto prompt = tiny_prompt(400, 90);
   const auto want = run(*bed.warm_engine(), prompt);
   size_t n_file = 0;
   for (const auto& entry : std::filesystem::directory_iterator(bed.kv())) {
@@ -486,7 +470,7 @@ TEST_P(EveryArchitecture, DamagedChunksCostTimeOnly) {
 TEST(Reuse, CancelledRequestLeavesNothingBehind) {
   Bed bed(tiny_model("llama"));
   const auto engine = bed.warm_engine();
-  const auto prompt = random_prompt(400, 100);
+  const auto prompt = tiny_prompt(400, 100);
   std::stop_source stop;
   CompletionRequest r;
   r.tokens = prompt;
@@ -508,7 +492,7 @@ TEST(Reuse, PromptOverTheContextIsRefused) {
   o.n_ctx = 100;
   const auto engine = Bed::open(o);
   CompletionRequest r;
-  r.tokens = random_prompt(90, 110);
+  r.tokens = tiny_prompt(90, 110);
   r.n_predict = 11;
   const auto refused = engine->complete(r);
   ASSERT_FALSE(refused.ok());
@@ -526,7 +510,7 @@ TEST(Reuse, RequestThatNeedsMoreMemoryThanThereIsIsRefused) {
   o.n_ctx = 1u << 24;  // 400 GiB of K,V if it were used
   const auto engine = Bed::open(o);
   CompletionRequest r;
-  r.tokens = random_prompt(40, 120);
+  r.tokens = tiny_prompt(40, 120);
   r.n_predict = (1u << 24) - 40;
   const auto refused = engine->complete(r);
   ASSERT_FALSE(refused.ok());

@@ -29,8 +29,7 @@ class Slots : public testing::Test {
   }
   static exec::CompletionRequest request(const std::string& text, std::string salt = "") {
     exec::CompletionRequest r;
-    r.tokens = {kTinyBos};
-    for (const char c : text) r.tokens.push_back(kTinyFirstByte + static_cast<unsigned char>(c));
+    r.tokens = tiny_text(text);
     r.n_predict = 4;
     r.salt = std::move(salt);
     return r;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numbers>
 #include <ostream>
+#include <random>
 
 #include "base/check.h"
 #include "gguf.h"
@@ -333,6 +334,21 @@ void write_tiny_gguf(const TinyModel& model, const std::filesystem::path& file) 
     out.add_values("rope_freqs.weight", llama3_factors(model));
   }
   out.write(file);
+}
+
+std::vector<Token> tiny_text(std::string_view text) {
+  std::vector<Token> tokens{kTinyBos};
+  for (const char c : text) tokens.push_back(kTinyFirstByte + static_cast<unsigned char>(c));
+  return tokens;
+}
+
+std::vector<Token> tiny_prompt(uint32_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<Token> tokens{kTinyBos};
+  while (tokens.size() < n)
+    tokens.push_back(kTinyFirstByte +
+                     static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
+  return tokens;
 }
 
 }  // namespace headstart::test

@@ -81,4 +81,9 @@ TinyModel tiny_model(std::string_view architecture, ggml_type weight_type = GGML
 // Writes the model; aborts where the shape does not fit the type or the file cannot be written.
 void write_tiny_gguf(const TinyModel& model, const std::filesystem::path& file);
 
+// A prompt of byte tokens behind BOS.
+std::vector<Token> tiny_text(std::string_view text);
+// n random ones, a newline now and then, so that chunks end at different places.
+std::vector<Token> tiny_prompt(uint32_t n, uint32_t seed);
+
 }  // namespace headstart::test

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <random>
 #include <thread>
 
 #include "exec/engine.h"
@@ -19,15 +18,6 @@ namespace {
 using exec::Completion;
 using exec::CompletionRequest;
 using exec::Engine;
-
-std::vector<Token> random_prompt(uint32_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<Token> tokens{kTinyBos};
-  while (tokens.size() < n)
-    tokens.push_back(kTinyFirstByte +
-                     static_cast<Token>(random() % 17 == 0 ? '\n' : random() % 256));
-  return tokens;
-}
 
 class Parallel : public testing::TestWithParam<std::string> {
  protected:
@@ -51,7 +41,7 @@ class Parallel : public testing::TestWithParam<std::string> {
     std::vector<CompletionRequest> requests;
     for (uint32_t i = 0; i < 12; ++i) {
       CompletionRequest r;
-      r.tokens = random_prompt(5 + 37 * i, i);
+      r.tokens = tiny_prompt(5 + 37 * i, i);
       r.n_predict = 40 - 3 * (i % 5);
       r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
       r.sampling.seed = i;
@@ -121,11 +111,11 @@ TEST_P(Parallel, LeavingLeavesTheOthersAlone) {
 TEST_P(Parallel, ACommonBeginningIsComputedOnce) {
   const auto alone = open(1, false);
   const auto together = open(8, true);
-  const auto common = random_prompt(700, 1);
+  const auto common = tiny_prompt(700, 1);
   std::vector<CompletionRequest> requests(8);
   for (uint32_t i = 0; i < 8; ++i) {
     requests[i].tokens = common;
-    const auto rest = random_prompt(20, 100 + i);
+    const auto rest = tiny_prompt(20, 100 + i);
     requests[i].tokens.insert(requests[i].tokens.end(), rest.begin() + 1, rest.end());
     requests[i].n_predict = 8;
   }
@@ -144,7 +134,7 @@ TEST_P(Parallel, WaitsForASlotAndSaysSo) {
   const auto engine = open(1, false);
   std::vector<CompletionRequest> requests(2);
   for (auto& r : requests) {
-    r.tokens = random_prompt(300, 3);
+    r.tokens = tiny_prompt(300, 3);
     r.n_predict = 20;
   }
   const auto results = at_once(*engine, requests);
