@@ -72,7 +72,7 @@ Result<Logits> libllama_logits(const std::filesystem::path& path, std::span<cons
 
 Result<Logits> our_logits(const std::filesystem::path& path, std::span<const Token> tokens,
                           exec::NumericClass numeric_class, const BenchOptions& o) {
-  HS_ASSIGN_OR_RETURN(const auto prefill, exec::chosen_operands(o.operands));
+  HS_ASSIGN_OR_RETURN(const auto prefill, kernels::prefill_ops(o.operands));
   HS_ASSIGN_OR_RETURN(const auto model, model::Model::open(path));
   const model::ModelParams& p = model->params();
   exec::RopeTables tables(p);

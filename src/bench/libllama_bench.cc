@@ -18,7 +18,7 @@ class Race {
     uint32_t n_ctx = kContextMin;
     for (const uint32_t n : o.rows) n_ctx = std::max(n_ctx, pad_to(n + kBatch, kBatch));
     HS_ASSIGN_OR_RETURN(race->theirs_, Libllama::open(model, o.n_threads, n_ctx));
-    HS_ASSIGN_OR_RETURN(const auto prefill, exec::chosen_operands(o.operands));
+    HS_ASSIGN_OR_RETURN(const auto prefill, kernels::prefill_ops(o.operands));
     HS_ASSIGN_OR_RETURN(
         race->ours_,
         Ours::open(model, n_ctx,

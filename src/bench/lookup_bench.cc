@@ -29,6 +29,7 @@ class LookupRun {
     exec::EngineOptions e;
     e.model_path = model;
     e.n_threads = o.n_threads;
+    e.operands = o.operands;
     e.n_ctx = 1024;
     e.reuse = store::ReuseMode::kOff;
     LookupRun run(model, o);

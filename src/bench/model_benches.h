@@ -12,8 +12,8 @@ Result<std::vector<Row>> bench_decode(const BenchOptions& options);
 // Products of 512 rows and attention over 8000 tokens, each alone, against multiply-adds in
 // registers; the same attention against ggml's.
 Result<std::vector<Row>> bench_attention(const BenchOptions& options);
-// Suffixes of 1 to 512 tokens and decoding, with each kind of operands against ggml's executor:
-// what is found is kept for this model and machine, and `--kernels auto` follows it.
+// Suffixes of 1 to 512 tokens and decoding, with each exact kind of operands against ggml's
+// executor: what is found is kept for this model and machine, and `--kernels auto` follows it.
 Result<std::vector<Row>> bench_calibrate(const BenchOptions& options);
 // KL of prefill and decode to f32 arithmetic on the same weights, against libllama's.
 Result<std::vector<Row>> bench_accuracy(const BenchOptions& options);

@@ -1,6 +1,8 @@
 // Several requests at once against one alone, in one engine: streams together, the gaps of a
 // running stream while a long prompt arrives, a cold prefix that many share.
 #include <algorithm>
+#include <atomic>
+#include <stop_token>
 #include <thread>
 
 #include "bench/documents.h"
@@ -34,7 +36,8 @@ class ParallelRun {
     e.ram_budget_bytes = uint64_t{1} << 30;
     HS_ASSIGN_OR_RETURN(run->engine_, exec::Engine::open(e));
     const model::Tokenizer& tokenizer = run->engine_->tokenizer();
-    HS_ASSIGN_OR_RETURN(run->text_, documents(tokenizer, 4000));
+    HS_ASSIGN_OR_RETURN(const std::string text, documents(tokenizer, 4000));
+    run->tokens_ = tokenizer.encode(text, true, false);
     for (Token t = 0; t < tokenizer.n_vocab(); ++t) {
       if (tokenizer.is_end(t)) run->no_end_.emplace_back(t, -1e9f);
     }
@@ -64,14 +67,17 @@ class ParallelRun {
     std::stop_source enough;
     const std::string stream_salt = new_salt();
     n_piece_ = 0;
+    std::atomic<bool> ended = false;
     std::thread running([&] {
       stream = complete(tokens_of_text(200), kStreamTokens, stream_salt, enough.get_token());
+      ended = true;
     });
-    while (n_piece_ < 16) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (n_piece_ < 16 && !ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const Result<Measured> prompt = complete(tokens_of_text(4000), 1, new_salt());
     enough.request_stop();
     running.join();
-    HS_RETURN_IF_ERROR(prompt.ok() ? Result<void>() : prompt.error());
+    if (!stream.ok()) return stream.error();
+    if (!prompt.ok()) return prompt.error();
     g.ttft_s = prompt->ttft_s();
     g.p99_s = p99_gap(*stream, prompt->start_s, prompt->piece_s.front());
     return g;
@@ -96,9 +102,7 @@ class ParallelRun {
   static constexpr uint32_t kStreamTokens = 2000;
 
   std::vector<Token> tokens_of_text(size_t n) const {
-    std::vector<Token> tokens = engine_->tokenizer().encode(text_, true, false);
-    tokens.resize(std::min(n, tokens.size()));
-    return tokens;
+    return {tokens_.begin(), tokens_.begin() + std::min(n, tokens_.size())};
   }
   std::vector<Token> with_question(uint32_t i) const {
     std::vector<Token> tokens = tokens_of_text(2048);
@@ -184,7 +188,7 @@ class ParallelRun {
   ScratchDir dir_;
   SystemClock clock_;
   std::unique_ptr<exec::Engine> engine_;
-  std::string text_;
+  std::vector<Token> tokens_;  // of documents
   std::atomic<uint32_t> n_piece_ = 0;
   std::vector<std::pair<Token, float>> no_end_;
   uint32_t n_salt_ = 0;

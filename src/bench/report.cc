@@ -31,25 +31,27 @@ Result<std::vector<Row>> run_eviction(const BenchOptions& options) {
 
 const std::vector<Bench>& all_benches() {
   static const std::vector<Bench> benches = {
-      {"prefill", "prompt tokens per second against libllama", true, true, bench_prefill},
-      {"decode", "generated tokens per second against libllama", true, true, bench_decode},
+      {"prefill", "prompt tokens per second against libllama", true, true, true, bench_prefill},
+      {"decode", "generated tokens per second against libllama", true, true, true, bench_decode},
       {"attention", "products and attention of prefill against what the core could do", true, true,
-       bench_attention},
+       false, bench_attention},
       {"calibrate", "which executor and operands are the fastest here, kept for --kernels auto",
-       true, false, bench_calibrate},
-      {"accuracy", "distance from f32 arithmetic against libllama's", false, false, bench_accuracy},
+       true, false, false, bench_calibrate},
+      {"accuracy", "distance from f32 arithmetic against libllama's", false, false, true,
+       bench_accuracy},
       {"lookup", "generated tokens per second with prompt lookup against without", true, false,
-       bench_lookup},
-      {"sparse", "block-sparse prefill against dense", true, false, bench_sparse},
-      {"parallel", "several requests at once against one alone", true, false, bench_parallel},
-      {"soak", "many requests at once, a third cancelled: right answers, memory", true, false,
+       true, bench_lookup},
+      {"sparse", "block-sparse prefill against dense", true, false, false, bench_sparse},
+      {"parallel", "several requests at once against one alone", true, false, true, bench_parallel},
+      {"soak", "many requests at once, a third cancelled: right answers, memory", true, false, true,
        bench_soak},
-      {"out-of-core", "prefill with less memory than the weights take", true, true,
+      {"out-of-core", "prefill with less memory than the weights take", true, true, false,
        bench_out_of_core},
-      {"reuse", "time to first token with reuse against own cold run", true, false, bench_reuse},
-      {"store", "a cold prompt with the store on against off", true, false, bench_store},
-      {"load", "loading chunks into the live cache against memcpy", true, false, bench_load},
-      {"eviction", "hit rate on a request trace against LRU and Belady", false, false,
+      {"reuse", "time to first token with reuse against own cold run", true, false, true,
+       bench_reuse},
+      {"store", "a cold prompt with the store on against off", true, false, true, bench_store},
+      {"load", "loading chunks into the live cache against memcpy", true, false, false, bench_load},
+      {"eviction", "hit rate on a request trace against LRU and Belady", false, false, false,
        run_eviction},
   };
   return benches;
@@ -63,6 +65,9 @@ Result<void> check_options(const Bench& bench, const BenchOptions& options) {
   }
   if (!options.rows.empty() && !bench.takes_rows) {
     return Error{Code::kInvalidArgument, "--rows: '" + name + "' has one length of prompt"};
+  }
+  if (options.operands != "auto" && !bench.takes_operands) {
+    return Error{Code::kInvalidArgument, "--operands: '" + name + "' has its own; do without"};
   }
   for (const uint32_t n : options.rows) {
     if (n < 1 || n > kRowsMax) {

@@ -44,8 +44,9 @@ struct BenchOptions {
 struct Bench {
   const char* name;
   const char* what;
-  bool repeats;     // takes --repeat; the others give the same value each time
-  bool takes_rows;  // takes --rows
+  bool repeats;         // takes --repeat; the others give the same value each time
+  bool takes_rows;      // takes --rows
+  bool takes_operands;  // takes --operands
   Result<std::vector<Row>> (*run)(const BenchOptions& options);
 };
 const std::vector<Bench>& all_benches();

@@ -32,8 +32,14 @@ TEST(CheckOptions, RefusesWhatABenchWouldIgnore) {
     EXPECT_FALSE(check_options(named(name), short_prompts).ok()) << name;
     EXPECT_TRUE(check_options(named(name), {}).ok()) << name;
   }
+  BenchOptions operands;
+  operands.operands = "int8";
+  for (const char* name : {"sparse", "attention", "calibrate", "load", "eviction"}) {
+    EXPECT_FALSE(check_options(named(name), operands).ok()) << name;
+  }
   EXPECT_TRUE(check_options(named("sparse"), repeated).ok());
   EXPECT_TRUE(check_options(named("prefill"), short_prompts).ok());
+  EXPECT_TRUE(check_options(named("reuse"), operands).ok());
 }
 
 TEST(CheckOptions, BoundsWhatIsMeasured) {

@@ -32,6 +32,7 @@ Result<std::unique_ptr<exec::Engine>> open_engine(const fs::path& model, const B
   exec::EngineOptions e;
   e.model_path = model;
   e.n_threads = o.n_threads;
+  e.operands = o.operands;
   e.cache_dir = cache;
   e.ram_budget_bytes = cache ? uint64_t{1} << 30 : 0;
   e.reuse = cache ? store::ReuseMode::kExact : store::ReuseMode::kOff;

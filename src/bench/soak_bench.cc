@@ -2,13 +2,14 @@
 // the one that its request gets alone, nothing hangs, memory does not grow.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "base/memory.h"
 #include "bench/documents.h"
 #include "bench/model_benches.h"
 #include "bench/scratch_dir.h"
@@ -23,9 +24,8 @@ constexpr uint32_t kPrompts = 24;
 constexpr auto kHangs = std::chrono::minutes(5);  // without any request ending
 
 double resident_mib() {
-  uint64_t n_page = 0, n_resident = 0;
-  std::ifstream("/proc/self/statm") >> n_page >> n_resident;
-  return static_cast<double>(n_resident) * 4096 / (1 << 20);
+  const ResidentMemory m = resident_memory();
+  return static_cast<double>(m.private_bytes + m.file_bytes) / (1 << 20);
 }
 
 exec::EngineOptions engine_options(const std::filesystem::path& model, const BenchOptions& o) {
@@ -101,7 +101,7 @@ class Soak {
       if (i >= n_request_) return;
       one(i, random);
       const std::lock_guard lock(mutex_);
-      if (++n_ended_ == n_request_ / 4) outcome_.quarter_mib = resident_mib();
+      if (++n_ended_ == std::max(1u, n_request_ / 4)) outcome_.quarter_mib = resident_mib();
       ended_.notify_one();
     }
   }

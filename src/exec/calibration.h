@@ -6,7 +6,7 @@
 // found.
 //
 //   units    seconds
-//   threads  pure, but for load() and save()
+//   threads  any; save_calibration() replaces a file in one step
 //   source   format: docs/formats/calibration.md
 #pragma once
 

@@ -86,7 +86,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_k, kv::live_type_from_name(options.cache_type_k));
   HS_ASSIGN_OR_RETURN(const kv::LiveType type_v, kv::live_type_from_name(options.cache_type_v));
   HS_ASSIGN_OR_RETURN(const Kernels kernels, kernels_from_name(options.kernels));
-  HS_ASSIGN_OR_RETURN(const kernels::PrefillOps prefill, chosen_operands(options.operands));
+  HS_ASSIGN_OR_RETURN(const kernels::PrefillOps prefill, kernels::prefill_ops(options.operands));
   if (options.n_batch < 16 || options.n_batch > 2048) {
     return Error{Code::kInvalidArgument, "the batch must have 16 to 2048 tokens"};
   }

@@ -38,11 +38,6 @@ Result<Kernels> kernels_from_name(std::string_view name) {
                "there are no kernels named '" + std::string(name) + "'; use auto, native or ggml"};
 }
 
-Result<kernels::PrefillOps> chosen_operands(std::string_view name) {
-  if (name == "auto") return kernels::PrefillOps{};
-  return kernels::prefill_ops(name);
-}
-
 Result<std::unique_ptr<LayerExecutor>> open_executor(model::Model& model, RopeTables& tables,
                                                      const ExecutorOptions& options) {
   // What was asked for that only native kernels have, and what to do without them.

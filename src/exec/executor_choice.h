@@ -34,8 +34,6 @@ struct ExecutorOptions {
   bool read_ahead = true;                     // native: of the next layer's weights
 };
 
-// What --operands names; nulls for auto. Errors: those of kernels::prefill_ops.
-Result<kernels::PrefillOps> chosen_operands(std::string_view name);
 // Where kernels and operands are left to us and this model was calibrated (exec/calibration.h),
 // takes what was the fastest: one executor for the whole model, whatever a step's length, because
 // the bits of two differ. `progress` hears the share of the model hashed.

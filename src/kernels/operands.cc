@@ -8,10 +8,9 @@
 namespace headstart::kernels {
 
 Result<PrefillOps> prefill_ops(std::string_view operands) {
+  if (operands == "auto") return PrefillOps{};
   PrefillOps ops{&tile_ops(), nullptr};
-  if (operands == "auto") {
-    ops.weights = ops.tile;
-  } else if (operands == "f32") {
+  if (operands == "f32") {
     ops.weights = ops.tile = &tile_ops_f32();
   } else if (operands == "bf16") {
     if (ops.tile != &tile_ops_f32()) ops.weights = ops.tile;

@@ -17,9 +17,9 @@ struct PrefillOps {
   const PanelOps* weights = nullptr;  // of products with weights
 };
 
-// auto: f32 or bf16, the faster; f32; bf16; int8: products with weights alone, faster and less
-// exact. Errors: kInvalidArgument (no such name), kUnsupported (this CPU lacks them, or
-// kernels/target.h excludes them).
+// auto: nulls, which leave the choice to whoever computes; f32; bf16; int8: products with weights
+// alone, faster and less exact. Errors: kInvalidArgument (no such name), kUnsupported (this CPU
+// lacks them, or kernels/target.h excludes them).
 Result<PrefillOps> prefill_ops(std::string_view operands);
 
 // Of those, all of this CPU and kernels/target.h whose products are exact but for rounding: what

@@ -234,15 +234,14 @@ HEADSTART_VNNI_ENTRY void multiply_block(const TileProduct& t, size_t row, size_
   }
 }
 
+// Strips with scales of one kind.
 template <size_t kM, size_t kN>
 void multiply_strips(const TileProduct& t, size_t row, size_t column) {
   Strip strips[kN];
-  bool halves = false;
   for (size_t j = 0; j < kN; ++j) {
     strips[j] = strip_at(t.panel, t.k_packed, column + j * kStrip);
-    halves = halves || strips[j].halves;
   }
-  if (halves) return multiply_block<kM, kN, true>(t, row, column, strips);
+  if (strips[0].halves) return multiply_block<kM, kN, true>(t, row, column, strips);
   multiply_block<kM, kN, false>(t, row, column, strips);
 }
 

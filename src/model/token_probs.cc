@@ -15,6 +15,7 @@ TokenProbs token_probs(std::span<const float> logits, Token picked, uint32_t n_t
     return TokenProb{t, static_cast<float>(logits[static_cast<size_t>(t)] - log_sum), {}};
   };
   TokenProbs out{prob(picked), {}};
+  if (n_top == 0) return out;
   std::vector<Token> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const size_t n = std::min<size_t>(n_top, order.size());

@@ -51,7 +51,6 @@ class Access {
   static Result<Access> open(const AccessOptions& options,
                              std::vector<std::string_view> public_paths);
 
-  bool has_keys() const { return !keys_.empty(); }
   Verdict judge(const CallHead& call) const;
   // The store's salt of an admitted call whose body says `client_salt`.
   std::string salt(const CallHead& call, std::string_view client_salt) const;

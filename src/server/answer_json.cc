@@ -65,10 +65,6 @@ double per(double a, double b) { return b > 0 ? a / b : 0; }
 
 }  // namespace
 
-std::string dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string event(const Json& value) { return "data: " + dump(value) + "\n\n"; }
 
 Json envelope(const AnswerHead& head, const char* object) {

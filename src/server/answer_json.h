@@ -34,8 +34,6 @@ struct Answer {
   double queue_ms = 0;
 };
 
-// A model may write bytes that are no UTF-8; the client gets replacement characters, never a 500.
-std::string dump(const Json& value);
 // One event of a stream.
 std::string event(const Json& value);
 

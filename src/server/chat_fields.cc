@@ -10,10 +10,6 @@
 namespace headstart::server {
 namespace {
 
-std::string dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string at(const std::string& list, size_t i) { return list + "[" + std::to_string(i) + "]"; }
 
 // The text of one part of a content, or the error.
@@ -260,8 +256,7 @@ void parse_reasoning(Fields& fields, model::ChatInput& chat) {
   if (effort == "none") {
     chat.enable_thinking = false;
   } else if (!effort.empty()) {
-    chat.template_kwargs["reasoning_effort"] =
-        Json(effort).dump(-1, ' ', false, Json::error_handler_t::replace);
+    chat.template_kwargs["reasoning_effort"] = dump(Json(effort));
   }
 }
 

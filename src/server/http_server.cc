@@ -135,6 +135,11 @@ std::vector<std::string_view> public_paths() {
   return paths;
 }
 
+void write_answer(Response& res, ApiResult<std::string> body) {
+  if (!body) return write_error(res, body.error());
+  res.set_content(*std::move(body), kJson);
+}
+
 ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
 ApiError stopping() { return unavailable("stopping", "the server is stopping"); }
 
@@ -298,9 +303,7 @@ bool Server::Impl::answer_at_once(const Request& req, Response& res) const {
 void Server::Impl::get_slots(const Request& req, Response& res) const {
   const Completer* model = completer.load();
   if (!model) return write_error(res, loading());
-  auto answer = slots(*model, req.has_param("fail_on_no_slot"));
-  if (!answer) return write_error(res, answer.error());
-  res.set_content(*std::move(answer), kJson);
+  write_answer(res, slots(*model, req.has_param("fail_on_no_slot")));
 }
 
 void Server::Impl::post_slot(const Request& req, Response& res,
@@ -309,10 +312,8 @@ void Server::Impl::post_slot(const Request& req, Response& res,
   if (!body) return write_error(res, body.error());
   Completer* model = completer.load();
   if (!model) return write_error(res, loading());
-  auto answer = slot_action(*model, req.matches[1].str(), req.get_param_value("action"), *body,
-                            options.slot_save_path);
-  if (!answer) return write_error(res, answer.error());
-  res.set_content(*std::move(answer), kJson);
+  write_answer(res, slot_action(*model, req.matches[1].str(), req.get_param_value("action"), *body,
+                                options.slot_save_path));
 }
 
 void Server::Impl::set_page_routes() {
@@ -390,9 +391,7 @@ void Server::Impl::post_model_call(ModelCall call, const Request& req, Response&
   if (!body) return write_error(res, body.error());
   const Completer* model = completer.load();
   if (!model) return write_error(res, loading());
-  auto answer = call(*model, *body);
-  if (!answer) return write_error(res, answer.error());
-  res.set_content(*std::move(answer), kJson);
+  write_answer(res, call(*model, *body));
 }
 
 void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Response& res,

@@ -35,6 +35,10 @@ std::optional<ApiError> check_shape(std::string_view text) {
   return std::nullopt;
 }
 
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 ApiResult<Json> parse_object(std::string_view body) {
   if (auto error = check_shape(body)) return tl::unexpected(*error);
   Json root = Json::parse(body, nullptr, /*allow_exceptions=*/false);

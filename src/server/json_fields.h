@@ -24,6 +24,9 @@ inline constexpr size_t kJsonDepthMax = 128;
 inline constexpr size_t kJsonValuesMax = 1 << 19;  // bounds the parsed tree at some 50 MB
 inline constexpr size_t kJsonMembersMax = 2048;    // of one object: they are looked up one by one
 
+// A model may write bytes that are no UTF-8; the client gets replacement characters, never a 500.
+std::string dump(const Json& value);
+
 // The body as one object. Errors: not JSON, not an object, nested too deeply, too many values.
 ApiResult<Json> parse_object(std::string_view body);
 // Whether text may be parsed as JSON by those who set no limits; it need not be JSON.

@@ -126,7 +126,7 @@ std::optional<ApiError> check_schema(const Json& schema, const std::string& para
   }
   const std::string wrong = SchemaCheck(schema).check();
   if (!wrong.empty()) return bad_field(param, "is a schema that " + wrong);
-  if (schema.dump(-1, ' ', false, Json::error_handler_t::replace).size() > kSchemaBytesMax) {
+  if (dump(schema).size() > kSchemaBytesMax) {
     return bad_field(param,
                      "is a schema of more than " + std::to_string(kSchemaBytesMax) + " bytes");
   }
