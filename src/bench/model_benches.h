@@ -23,8 +23,10 @@ Result<std::vector<Row>> bench_lookup(const BenchOptions& options);
 // Block-sparse prefill of 8000 tokens of text against dense: time, key blocks, KL.
 Result<std::vector<Row>> bench_sparse(const BenchOptions& options);
 // Four streams at once, a long prompt beside a running stream, eight requests with one cold prefix:
-// each against one request alone. Wall time.
+// each against one request alone, four streams against libllama's four too. Wall time.
 Result<std::vector<Row>> bench_parallel(const BenchOptions& options);
+// The first token of a warm prompt of 2048 tokens over HTTP, against the engine asked itself.
+Result<std::vector<Row>> bench_overhead(const BenchOptions& options);
 // 2000 mixed requests, or as many as --repeat says, a third cancelled at random. Errors: kCorrupt
 // where an answer is not the one that its request gets alone.
 Result<std::vector<Row>> bench_soak(const BenchOptions& options);

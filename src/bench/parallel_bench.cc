@@ -8,6 +8,7 @@
 #include "bench/documents.h"
 #include "bench/model_benches.h"
 #include "bench/scratch_dir.h"
+#include "bench/sides.h"
 #include "exec/engine.h"
 
 namespace headstart::bench {
@@ -194,8 +195,35 @@ class ParallelRun {
   uint32_t n_salt_ = 0;
 };
 
+// Tokens per second of as many of libllama's sequences, without sampling.
+class LibllamaStreams {
+ public:
+  static Result<std::unique_ptr<LibllamaStreams>> open(const fs::path& model, uint32_t n_threads) {
+    std::unique_ptr<LibllamaStreams> streams(new LibllamaStreams);
+    HS_ASSIGN_OR_RETURN(streams->libllama_,
+                        Libllama::open(model, n_threads, kPrompt + kDecode, true, kStreams));
+    return streams;
+  }
+  double decode_rate(uint32_t n) {
+    libllama_->truncate(0);
+    const std::vector<Token> prompt(kPrompt, 100);  // any: time does not depend on it
+    for (uint32_t i = 0; i < n; ++i) libllama_->step(prompt, 0, true, i);
+    const double start_s = clock_.now_s();
+    for (uint32_t i = 0; i < kDecode; ++i) {
+      libllama_->step_together(std::span(prompt).first(n), kPrompt + i);
+    }
+    return n * kDecode / (clock_.now_s() - start_s);
+  }
+
+ private:
+  static constexpr uint32_t kPrompt = 102;
+  LibllamaStreams() = default;
+  SystemClock clock_;
+  std::unique_ptr<Libllama> libllama_;
+};
+
 struct Samples {
-  const char* name;
+  std::string name;
   const char* unit;
   std::vector<double> values = {}, references = {};
   void add(double value, double reference) {
@@ -210,20 +238,26 @@ Result<std::vector<Row>> bench_parallel(const BenchOptions& o) {
   std::vector<Row> rows;
   for (const auto& model : o.models) {
     HS_ASSIGN_OR_RETURN(const auto run, ParallelRun::open(model, o));
+    HS_ASSIGN_OR_RETURN(const auto theirs, LibllamaStreams::open(model, o.n_threads));
     Samples streams{"decode, 4 streams together, against one", "tok/s wall"};
+    Samples sides{"decode, 4 streams together, against " + libllama_name(), "tok/s wall"};
+    Samples theirs_alone{libllama_name() + ": 4 streams together, against one", "tok/s wall"};
     Samples gap{"p99 gap of a stream while a 4k prompt arrives, against none", "s wall"};
     Samples ttft{"ttft of that prompt, against alone", "s wall"};
     Samples shared{"8 requests, a cold 2k prefix: last first token, against one", "s wall"};
     for (uint32_t i = 0; i < (o.n_repeat != 0 ? o.n_repeat : 3); ++i) {
       HS_ASSIGN_OR_RETURN(const auto rate, run->streams());
       streams.add(rate.first, rate.second);
+      const double theirs_together = theirs->decode_rate(kStreams);
+      sides.add(rate.first, theirs_together);
+      theirs_alone.add(theirs_together, theirs->decode_rate(1));
       HS_ASSIGN_OR_RETURN(const auto gaps, run->gaps());
       gap.add(gaps.p99_s, gaps.p99_alone_s);
       ttft.add(gaps.ttft_s, gaps.ttft_alone_s);
       HS_ASSIGN_OR_RETURN(const auto prefix, run->shared_prefix());
       shared.add(prefix.first, prefix.second);
     }
-    for (const Samples& s : {streams, gap, ttft, shared}) {
+    for (const Samples& s : {streams, sides, theirs_alone, gap, ttft, shared}) {
       rows.push_back(paired_row(s.name, model, o.n_threads, s.unit, s.values, s.references));
     }
   }

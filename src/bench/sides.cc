@@ -8,7 +8,8 @@
 namespace headstart::bench {
 
 Result<std::unique_ptr<Libllama>> Libllama::open(const std::filesystem::path& path,
-                                                 uint32_t n_threads, uint32_t n_ctx, bool repack) {
+                                                 uint32_t n_threads, uint32_t n_ctx, bool repack,
+                                                 uint32_t n_sequence) {
   model::quiet_libllama();
   std::unique_ptr<Libllama> l(new Libllama);
   llama_model_params model_params = llama_model_default_params();
@@ -16,7 +17,8 @@ Result<std::unique_ptr<Libllama>> Libllama::open(const std::filesystem::path& pa
   l->model_ = llama_model_load_from_file(path.c_str(), model_params);
   if (l->model_ == nullptr) return Error{Code::kIo, "libllama cannot load " + path.string()};
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = n_ctx;
+  params.n_ctx = n_ctx * n_sequence;
+  params.n_seq_max = n_sequence;
   params.n_batch = params.n_ubatch = kBatch;
   params.n_threads = params.n_threads_batch = static_cast<int32_t>(n_threads);
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -32,22 +34,39 @@ Libllama::~Libllama() {
 }
 
 void Libllama::truncate(uint32_t pos) {
-  llama_memory_seq_rm(llama_get_memory(context_), 0, static_cast<llama_pos>(pos), -1);
+  llama_memory_seq_rm(llama_get_memory(context_), -1, static_cast<llama_pos>(pos), -1);
 }
 
-void Libllama::step(std::span<const Token> tokens, uint32_t pos, bool last) {
-  llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 1);
-  batch.n_tokens = static_cast<int32_t>(tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    batch.token[i] = tokens[i];
-    batch.pos[i] = static_cast<llama_pos>(pos + i);
+void Libllama::decode(std::span<const Place> places) {
+  llama_batch batch = llama_batch_init(static_cast<int32_t>(places.size()), 0, 1);
+  batch.n_tokens = static_cast<int32_t>(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    batch.token[i] = places[i].token;
+    batch.pos[i] = static_cast<llama_pos>(places[i].pos);
     batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = 0;
-    batch.logits[i] = last && i + 1 == tokens.size();
+    batch.seq_id[i][0] = static_cast<llama_seq_id>(places[i].sequence);
+    batch.logits[i] = places[i].logits;
   }
   HS_CHECK(llama_decode(context_, batch) == 0, "libllama decodes");
   llama_synchronize(context_);
   llama_batch_free(batch);
+}
+
+void Libllama::step(std::span<const Token> tokens, uint32_t pos, bool last, uint32_t sequence) {
+  std::vector<Place> places;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    places.push_back(
+        {tokens[i], pos + static_cast<uint32_t>(i), sequence, last && i + 1 == tokens.size()});
+  }
+  decode(places);
+}
+
+void Libllama::step_together(std::span<const Token> tokens, uint32_t pos) {
+  std::vector<Place> places;
+  for (const Token token : tokens) {
+    places.push_back({token, pos, static_cast<uint32_t>(places.size()), true});
+  }
+  decode(places);
 }
 
 Result<std::unique_ptr<Ours>> Ours::open(const std::filesystem::path& path, uint32_t n_ctx,

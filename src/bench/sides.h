@@ -28,19 +28,28 @@ class Libllama {
  public:
   // repack: weights may be copied into the form that suits the CPU, as is usual; else they stay
   // mapped. Errors: kIo, kExhausted.
+  // n_sequence: texts that it may hold at once, each of n_ctx tokens.
   static Result<std::unique_ptr<Libllama>> open(const std::filesystem::path& path,
                                                 uint32_t n_threads, uint32_t n_ctx,
-                                                bool repack = true);
+                                                bool repack = true, uint32_t n_sequence = 1);
   ~Libllama();
   Libllama(const Libllama&) = delete;
   Libllama& operator=(const Libllama&) = delete;
-  // Forgets the tokens from `pos` on.
+  // Forgets the tokens of every sequence from `pos` on.
   void truncate(uint32_t pos);
   // One batch, logits of the last token only where it ends the prompt.
-  void step(std::span<const Token> tokens, uint32_t pos, bool last);
+  void step(std::span<const Token> tokens, uint32_t pos, bool last, uint32_t sequence = 0);
+  // One batch of a token for each of the first sequences, all at `pos`, with logits.
+  void step_together(std::span<const Token> tokens, uint32_t pos);
 
  private:
+  struct Place {
+    Token token;
+    uint32_t pos, sequence;
+    bool logits;
+  };
   Libllama() = default;
+  void decode(std::span<const Place> places);
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;
 };

@@ -51,6 +51,22 @@ void ComputePool::take_items(uint32_t thread) {
   }
 }
 
+// False where the job is over, or none has begun.
+bool ComputePool::join_job() {
+  uint32_t joined = joined_.load(std::memory_order_relaxed);
+  while ((joined & kClosed) == 0) {
+    if (joined_.compare_exchange_weak(joined, joined + 1, std::memory_order_acquire,
+                                      std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void ComputePool::leave_job() {
+  if (joined_.fetch_sub(1, std::memory_order_release) == (kClosed | 1)) joined_.notify_one();
+}
+
 void ComputePool::run_erased(uint32_t n_item, Call call, const void* function) {
   call_ = call;
   function_ = function;
@@ -60,12 +76,14 @@ void ComputePool::run_erased(uint32_t n_item, Call call, const void* function) {
     take_items(0);
     return;
   }
-  n_working_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  joined_.store(0, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   take_items(0);
-  for (uint32_t left; (left = n_working_.load(std::memory_order_acquire)) != 0;) {
-    wait_while(n_working_, left);
+  uint32_t joined = joined_.fetch_or(kClosed, std::memory_order_acquire) | kClosed;
+  while (joined != kClosed) {
+    wait_while(joined_, joined);
+    joined = joined_.load(std::memory_order_acquire);
   }
 }
 
@@ -73,10 +91,11 @@ void ComputePool::work(uint32_t thread) {
   uint32_t seen = 0;
   for (;;) {
     wait_while(generation_, seen);
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!join_job()) continue;
     take_items(thread);
-    if (n_working_.fetch_sub(1, std::memory_order_acq_rel) == 1) n_working_.notify_all();
+    leave_job();
   }
 }
 

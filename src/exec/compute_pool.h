@@ -1,8 +1,9 @@
 // exec/compute_pool.h: threads that share the items of one job after the other.
 //
 // A job is a number of independent items; the calling thread works too and returns when all are
-// done. Waiting threads spin for a moment, because a layer's jobs follow each other closely, then
-// sleep, because other programs want the cores too.
+// done. It waits for threads that have joined the job, never for one that has yet to wake: where
+// other programs have the cores, a job takes no longer than it would on the calling thread alone.
+// Waiting threads spin for a moment, because a layer's jobs follow each other closely, then sleep.
 //
 //   threads  run() by one thread at a time
 #pragma once
@@ -37,19 +38,22 @@ class ComputePool {
   }
 
  private:
+  static constexpr uint32_t kClosed = 1u << 31;
   using Call = void (*)(const void* function, uint32_t item, uint32_t thread);
   void run_erased(uint32_t n_item, Call call, const void* function);
   void stop();
   void work(uint32_t thread);
   void take_items(uint32_t thread);
+  bool join_job();
+  void leave_job();
 
-  // The job. Written before `generation_` rises, read after.
+  // The job. Written while no worker has joined, read by those that have.
   Call call_ = nullptr;
   const void* function_ = nullptr;
   uint32_t n_item_ = 0;
   std::atomic<uint32_t> next_item_ = 0;
-  std::atomic<uint32_t> n_working_ = 0;
-  std::atomic<uint32_t> generation_ = 0;
+  std::atomic<uint32_t> joined_ = kClosed;  // workers inside the job, and whether more may join
+  std::atomic<uint32_t> generation_ = 0;    // rises with each job: what sleeping workers watch
   std::atomic<bool> stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -22,8 +22,6 @@ namespace {
 
 constexpr uint32_t kContextMax = 1u << 24;
 constexpr uint32_t kParallelMax = 64;
-constexpr size_t kSaltBytesMax = 256;
-constexpr size_t kStopsMax = 16;
 // Chunks that wait for the background writer: at least this, and two batches. It fills only when
 // the disk is slower than computing, and then storing is given up, not computing.
 constexpr uint64_t kStoreQueueBytesMin = uint64_t{256} << 20;
@@ -201,7 +199,7 @@ Result<void> Engine::Impl::check(const CompletionRequest& r) const {
       return Error{Code::kInvalidArgument, "the prompt holds a token that the model does not have"};
     }
   }
-  if (r.salt.size() > kSaltBytesMax) {
+  if (r.salt.size() > kv::kSaltBytesMax) {
     return Error{Code::kInvalidArgument, "the cache salt has more than 256 bytes"};
   }
   if (r.stop.size() > kStopsMax ||

@@ -55,6 +55,8 @@ struct EngineOptions {
 // first what is reused) and "decode" (of n_predict).
 using ProgressFn = std::function<void(std::string_view phase, double done)>;
 
+inline constexpr size_t kStopsMax = 16;
+
 struct CompletionRequest {
   std::vector<Token> tokens;  // the prompt; at least one, at most n_ctx - n_predict (n_ctx for 0)
   uint32_t n_predict = 128;   // most tokens to generate; 0 fills the cache and returns none

@@ -33,7 +33,7 @@ Result<SlotMoved> save_slot(EngineParts& e, const Slot& slot, const std::filesys
   const Timed timed(e.clock);
   e.store->flush();
   const store::Match found = match(e, slot.salt, slot.tokens);
-  std::vector<store::ChunkPtr> chunks;
+  std::vector<kv::ChunkPtr> chunks;
   SlotMoved moved;
   for (const store::MatchedChunk& m : found.chunks) {
     auto chunk = e.store->read(m.chunk.id);
@@ -56,7 +56,7 @@ Result<SlotMoved> restore_slot(EngineParts& e, Slot& slot, const std::filesystem
     return Error{Code::kUnsupported, dir.string() + " was saved by another model"};
   }
   HS_ASSIGN_OR_RETURN(const store::SequenceChunks saved, store::read_sequence_chunks(e.disk, dir));
-  for (const store::ChunkPtr& chunk : saved.chunks) {
+  for (const kv::ChunkPtr& chunk : saved.chunks) {
     // A foreign file is harmless, as the store compares tokens, but would take room.
     if (chunk->header().meta.fingerprint != e.fingerprint) continue;
     HS_RETURN_IF_ERROR(e.store->take_in(chunk));

@@ -223,11 +223,9 @@ std::span<Half> ChunkBuilder::cell(uint32_t layer, Part part) {
   return {reinterpret_cast<Half*>(bytes_.get() + entry.offset), entry.size_bytes / sizeof(Half)};
 }
 
-std::shared_ptr<const EncodedChunk> ChunkBuilder::peek() const {
-  return std::make_shared<EncodedChunk>(header_, bytes_);
-}
+ChunkPtr ChunkBuilder::peek() const { return std::make_shared<EncodedChunk>(header_, bytes_); }
 
-std::shared_ptr<const EncodedChunk> ChunkBuilder::seal() && {
+ChunkPtr ChunkBuilder::seal() && {
   const std::span<std::byte> all(bytes_.get(), header_.file_bytes);
   for (CellEntry& entry : header_.cells) {
     const uint64_t end = entry.offset + entry.size_bytes;

@@ -106,6 +106,7 @@ Result<ChunkHeader> parse_header(std::span<const std::byte> bytes);
 Result<void> check_cell(const CellEntry& cell, std::span<const std::byte> bytes);
 
 class EncodedChunk;
+using ChunkPtr = std::shared_ptr<const EncodedChunk>;
 
 // Fills a chunk: the constructor fixes sizes, cell() gives the place of each cell's values,
 // seal() writes checksums and the header (the costly part: call it off the compute thread).
@@ -119,8 +120,8 @@ class ChunkBuilder {
   uint64_t size_bytes() const { return header_.file_bytes; }
   // The filled cells before seal(), which may run meanwhile: checksums are zero and bytes() is not
   // a chunk yet; header().meta and cell() are what they will be.
-  std::shared_ptr<const EncodedChunk> peek() const;
-  std::shared_ptr<const EncodedChunk> seal() &&;
+  ChunkPtr peek() const;
+  ChunkPtr seal() &&;
 
  private:
   ChunkHeader header_;

@@ -28,6 +28,9 @@ using headstart::Token;
 
 inline constexpr uint32_t kChunkTokensMax = 144;
 
+// A salt keeps those who share a store apart: another salt, other keys.
+inline constexpr size_t kSaltBytesMax = 256;
+
 Digest prefix_root(const Digest& fingerprint, std::string_view salt);
 Digest extend_prefix(const Digest& parent, std::span<const Token> tokens);
 Digest content_key(const Digest& fingerprint, std::string_view salt, std::span<const Token> tokens);

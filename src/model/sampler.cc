@@ -11,7 +11,6 @@
 namespace headstart::model {
 namespace {
 
-constexpr size_t kBiasMax = 1024;
 constexpr int32_t kRepeatLastMax = 1 << 20;
 
 Result<void> check(const SamplingOptions& o, int32_t n_vocab) {
@@ -36,7 +35,7 @@ Result<void> check(const SamplingOptions& o, int32_t n_vocab) {
         outside("top_k", o.top_k, 0, INT32_MAX)}) {
     if (!message.empty()) return Error{Code::kInvalidArgument, message};
   }
-  if (o.logit_bias.size() > kBiasMax) {
+  if (o.logit_bias.size() > kLogitBiasMax) {
     return Error{Code::kInvalidArgument, "logit_bias has more than 1024 entries"};
   }
   for (const auto& [token, bias] : o.logit_bias) {

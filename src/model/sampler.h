@@ -22,6 +22,8 @@
 
 namespace headstart::model {
 
+inline constexpr size_t kLogitBiasMax = 1024;
+
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy
   uint32_t seed = 0;

@@ -123,7 +123,8 @@ std::optional<ApiError> admit_chat(ApiRequest& request, const Completer& complet
   }
   auto& stop = request.sampling.stop;
   stop.insert(stop.end(), prompt->stops.begin(), prompt->stops.end());
-  if (stop.size() > kStopsMax) return bad_field("stop", "holds too many beside the template's own");
+  if (stop.size() > exec::kStopsMax)
+    return bad_field("stop", "holds too many beside the template's own");
   out.parser = std::move(prompt->parser);
   return std::nullopt;
 }
@@ -147,7 +148,7 @@ std::optional<ApiError> settle_sampling(SamplingFields& fields, const Completer&
   for (const auto& [text, bias] : fields.text_bias) {
     for (const Token t : completer.tokenize(text, false, false)) biases.emplace_back(t, bias);
   }
-  if (biases.size() > kLogitBiasMax) return bad_field("logit_bias", "names too many tokens");
+  if (biases.size() > model::kLogitBiasMax) return bad_field("logit_bias", "names too many tokens");
   for (const auto& [token, bias] : biases) {
     if (!in_vocabulary(token, completer)) {
       return bad_field("logit_bias", "names a token id that this model lacks");

@@ -93,7 +93,7 @@ TEST(Admission, TurnsTextsIntoTheirTokens) {
   EXPECT_EQ(admitted->request.sampling.logit_bias,
             (std::vector<std::pair<Token, float>>{{'a', 2.0f}, {'b', 2.0f}}));
   EXPECT_EQ(admitted->request.sampling.repeat_last_n, 1024);
-  request.sampling.text_bias.assign(kLogitBiasMax, {"ab", 1.0f});
+  request.sampling.text_bias.assign(model::kLogitBiasMax, {"ab", 1.0f});
   EXPECT_EQ(admit(request, model, 0).error().param, "logit_bias");
 }
 

@@ -38,6 +38,26 @@ ApiError deadline_exceeded() {
   return error;
 }
 
+ApiError of_status(int status) {
+  ApiError error;
+  error.status = status;
+  switch (status) {
+    case 400: error.message = "malformed HTTP request"; break;
+    case 404: error.message = "no such path"; break;
+    case 405: error.message = "this path does not take this method"; break;
+    case 408: error.message = "the request did not arrive in time"; break;
+    case 413: error.message = "the body is too large"; break;
+    case 414: error.message = "the URI is too long"; break;
+    case 415: error.message = "send the body as JSON, without content coding"; break;
+    case 416: error.message = "ranges are not supported"; break;
+    case 431: error.message = "the headers are too many or too long"; break;
+    default: error.message = "the request failed";
+  }
+  if (status == 404) error.code = "not_found";
+  if (status >= 500) error.type = "server_error";
+  return error;
+}
+
 ApiError from_engine(const Error& error) {
   switch (error.code) {
     case Code::kInvalidArgument:

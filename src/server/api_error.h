@@ -36,6 +36,8 @@ ApiError unsupported_field(std::string_view param, std::string_view what);
 ApiError unavailable(std::string_view code, std::string message);
 // The request's time is over.
 ApiError deadline_exceeded();
+// What HTTP itself refuses: the status says it all.
+ApiError of_status(int status);
 // How an error of the engine looks from outside.
 ApiError from_engine(const Error& error);
 

@@ -64,12 +64,15 @@ std::string ChoiceStream::send_delta(const model::ChatMessage& message, bool who
   return out + send_calls(message, whole);
 }
 
-std::string ChoiceStream::push_chat(bool whole) {
+std::string ChoiceStream::push_chat(TextEnd end) {
+  // Where the text was cut short its last call is, too: its name is whole, its arguments are not.
+  const bool whole = end == TextEnd::kWhole;
   auto message = head_.parser.parse(text_, /*partial=*/!whole);
   if (message.ok()) return send_delta(*message, whole);
   // What the parser refuses is content, if nothing else was made of it.
   const bool untouched = sent_.tool_calls.empty() && sent_.reasoning.empty();
-  return whole && untouched ? send_delta({"assistant", text_}, whole) : std::string();
+  return end != TextEnd::kOpen && untouched ? send_delta({"assistant", text_}, whole)
+                                            : std::string();
 }
 
 std::string ChoiceStream::push(std::string_view text, std::vector<model::TokenProbs> probs) {
@@ -86,7 +89,7 @@ std::string ChoiceStream::push(std::string_view text, std::vector<model::TokenPr
   if (head_.endpoint == Endpoint::kCompletions) return out + send(text);
   if (head_.parser.plain()) return out + send({{"content", text}});
   text_ += text;
-  return out + push_chat(/*whole=*/false);
+  return out + push_chat(TextEnd::kOpen);
 }
 
 // llama-server's field, in a chunk of each endpoint's own form.
@@ -115,9 +118,8 @@ std::string ChoiceStream::finish(const exec::Completion& completion,
   std::string out = begin();
   const bool chat = head_.endpoint == Endpoint::kChat;
   if (chat && !head_.parser.plain()) {
-    // Where the text was cut short its last call is, too: its name is whole, its arguments are not.
-    out += completion.finish == exec::FinishReason::kLength ? push_chat(/*whole=*/false)
-                                                            : push_chat(/*whole=*/true);
+    const bool cut = completion.finish == exec::FinishReason::kLength;
+    out += push_chat(cut ? TextEnd::kCut : TextEnd::kWhole);
   }
   Json last = chunk(head_, index_, chat ? Json::object() : Json(""), take_logprobs(),
                     finish_reason(completion.finish, !sent_.tool_calls.empty()));

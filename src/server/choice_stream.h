@@ -35,11 +35,13 @@ class ChoiceStream {
   std::string finish(const exec::Completion& completion, std::span<const Answer> totals);
 
  private:
+  enum class TextEnd : uint8_t { kOpen, kCut, kWhole };  // more comes, cut short, ended by itself
+
   std::string begin();
   std::string send(Json content);
   std::string send_delta(const model::ChatMessage& message, bool whole);
   std::string send_calls(const model::ChatMessage& message, bool whole);
-  std::string push_chat(bool whole);
+  std::string push_chat(TextEnd end);
   Json take_logprobs();
 
   const AnswerHead& head_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/chat_template.h"
+#include "server/completion_response.h"
 #include "tests/support/chat_templates.h"
 
 namespace headstart::server {
@@ -276,11 +277,17 @@ TEST(ChoiceStream, WhatTheParserRefusesIsContent) {
   AnswerHead head = chat_head();
   head.parser = prompt->parser;
   const std::string text = std::string(1000, '[') + "!";
-  const exec::Completion c = completion(text);
-  ChoiceStreams streams(head, 1);
-  auto all = events(streams.push(0, text, {}));
-  for (json& e : events(streams.finish(0, {&c, 0}, {}))) all.push_back(std::move(e));
-  EXPECT_EQ(receive(all).content, text);
+  exec::Completion c = completion(text);
+  for (const auto finish : {exec::FinishReason::kStop, exec::FinishReason::kLength}) {
+    c.finish = finish;
+    ChoiceStreams streams(head, 1);
+    auto all = events(streams.push(0, text, {}));
+    for (json& e : events(streams.finish(0, {&c, 0}, {}))) all.push_back(std::move(e));
+    EXPECT_EQ(receive(all).content, text);
+    // A stream says what the whole answer says.
+    const json whole = json::parse(answer_body(head, std::vector<Answer>{{&c, 0}}));
+    EXPECT_EQ(whole["choices"][0]["message"]["content"], text);
+  }
 }
 
 TEST(ChoiceStream, ACutCallEndsWithLength) {

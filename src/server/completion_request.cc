@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kv/chunk_id.h"
 #include "model/token_probs.h"
 
 namespace headstart::server {
@@ -90,7 +91,7 @@ void parse_logprobs(Fields& fields, ApiRequest& request) {
 }
 
 void parse_extension(Fields& fields, ApiRequest& request) {
-  request.salt = fields.text("cache_salt", kSaltBytesMax);
+  request.salt = fields.text("cache_salt", kv::kSaltBytesMax);
   const Json* extension = fields.object("headstart");
   if (!extension) return;
   Fields own(*extension, "headstart.");

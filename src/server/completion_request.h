@@ -26,7 +26,6 @@ namespace headstart::server {
 // OpenAI's two, and llama-server's own /completion.
 enum class Endpoint { kChat, kCompletions, kNative };
 
-inline constexpr size_t kSaltBytesMax = 256;
 inline constexpr uint32_t kChoicesMax = 8;
 inline constexpr uint32_t kTimeoutMsMax = 24 * 3600 * 1000;
 inline constexpr uint32_t kRestOfContext = UINT32_MAX;

@@ -342,7 +342,7 @@ TEST(CompletionRequest, RefusesTreesThatExhaust) {
 }
 
 TEST(CompletionRequest, LimitsSizes) {
-  const std::string stop(kStopBytesMax, 's'), salt(kSaltBytesMax, 's');
+  const std::string stop(kStopBytesMax, 's'), salt(kv::kSaltBytesMax, 's');
   EXPECT_EQ(chat(chat_with("\"stop\":\"" + stop + "\"")).sampling.stop.size(), 1u);
   EXPECT_EQ(refused(Endpoint::kChat, chat_with("\"stop\":\"" + stop + "s\"")).param, "stop");
   EXPECT_EQ(chat(chat_with("\"cache_salt\":\"" + salt + "\"")).salt, salt);

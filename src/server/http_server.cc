@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "server/access.h"
 #include "server/admission.h"
-#include "server/choice_stream.h"
 #include "server/completion_request.h"
 #include "server/completion_response.h"
 #include "server/dashboard.h"
+#include "server/delivery.h"
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_endpoints.h"
@@ -24,20 +24,12 @@
 namespace headstart::server {
 namespace {
 
-using httplib::DataSink;
 using httplib::Request;
 using httplib::Response;
 using Steady = std::chrono::steady_clock;
-using Ticket = RequestQueue::Ticket;
 
 constexpr const char* kJson = "application/json";
-// How often a waiting connection looks whether its client is still there, besides at each piece of
-// text: shorter than any batch of a prefill.
-constexpr std::chrono::milliseconds kLookInterval{10};
-constexpr std::chrono::milliseconds kNoWait{0};
 constexpr const char* kRetryAfterS = "2";
-// An SSE comment: shows proxies and clients that a long prefill is alive.
-constexpr std::string_view kPing = ": ping\n\n";
 
 struct CompletionRoute {
   const char* path;
@@ -59,32 +51,10 @@ constexpr std::array kModelRoutes = {ModelRoute{"/tokenize", tokenize},
                                      ModelRoute{"/detokenize", detokenize},
                                      ModelRoute{"/apply-template", apply_template}};
 
-constexpr std::array kGetRoutes = {"/health", "/v1/health", "/metrics", "/props",
-                                   "/slots",  "/v1/models", "/models",  "/headstart/state"};
 constexpr std::string_view kSlotPrefix = "/slots/";
 
-// The method that a path takes; empty: there is no such path.
-const char* method_of(std::string_view path) {
-  const auto is_path = [&](const auto& route) { return path == route.path; };
-  if (std::any_of(kCompletionRoutes.begin(), kCompletionRoutes.end(), is_path) ||
-      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path) ||
-      path.starts_with(kSlotPrefix)) {
-    return "POST";
-  }
-  const auto files = page_files();
-  const bool get = std::find(kGetRoutes.begin(), kGetRoutes.end(), path) != kGetRoutes.end() ||
-                   std::any_of(files.begin(), files.end(), is_path);
-  return get ? "GET" : "";
-}
-
 // The requests of one call: one for each choice. Dropping them cancels what still runs.
-using Tickets = std::vector<std::shared_ptr<Ticket>>;
-
-// How an answer reaches its client.
-struct Delivery {
-  Steady::time_point deadline = Steady::time_point::max();
-  bool progress = false;
-};
+using Tickets = std::vector<std::unique_ptr<RequestQueue::Ticket>>;
 
 int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -135,33 +105,18 @@ std::vector<std::string_view> public_paths() {
   return paths;
 }
 
+// Empty: the client has left, so nobody reads it.
 void write_answer(Response& res, ApiResult<std::string> body) {
   if (!body) return write_error(res, body.error());
+  if (body->empty()) {
+    res.status = 499;  // nginx's number, for the metrics
+    return;
+  }
   res.set_content(*std::move(body), kJson);
 }
 
 ApiError loading() { return unavailable("loading", "the model is loading; try again soon"); }
 ApiError stopping() { return unavailable("stopping", "the server is stopping"); }
-
-// What httplib itself refuses comes with a status only.
-ApiError of_status(int status) {
-  ApiError error;
-  error.status = status;
-  switch (status) {
-    case 400: error.message = "malformed HTTP request"; break;
-    case 404: error.message = "no such path"; break;
-    case 405: error.message = "this path does not take this method"; break;
-    case 408: error.message = "the request did not arrive in time"; break;
-    case 413: error.message = "the body is too large"; break;
-    case 414: error.message = "the URI is too long"; break;
-    case 415: error.message = "send the body as JSON, without content coding"; break;
-    case 416: error.message = "ranges are not supported"; break;
-    default: error.message = "the request failed";
-  }
-  if (status == 404) error.code = "not_found";
-  if (status >= 500) error.type = "server_error";
-  return error;
-}
 
 }  // namespace
 
@@ -184,15 +139,23 @@ struct Server::Impl {
     set_page_routes();
   }
 
+  using GetCall = void (Impl::*)(const Request&, Response&) const;
+  struct GetRoute {
+    const char* path;
+    GetCall call;
+  };
+  static const std::array<GetRoute, 8> kGetRoutes;
+  static const char* method_of(std::string_view path);
+
   void set_limits();
   void set_routes();
   bool answer_at_once(const Request& req, Response& res) const;
   void set_page_routes();
-  void get_state(Response& res) const;
-  void get_health(Response& res) const;
-  void get_metrics(Response& res) const;
+  void get_state(const Request& req, Response& res) const;
+  void get_health(const Request& req, Response& res) const;
+  void get_metrics(const Request& req, Response& res) const;
   void get_models(const Request& req, Response& res) const;
-  void get_props(Response& res) const;
+  void get_props(const Request& req, Response& res) const;
   void get_slots(const Request& req, Response& res) const;
   void post_slot(const Request& req, Response& res, const httplib::ContentReader& reader) const;
   void post_model_call(ModelCall call, const Request& req, Response& res,
@@ -204,13 +167,8 @@ struct Server::Impl {
   ApiResult<Tickets> admit_and_queue(const ApiRequest& request, AnswerHead& head);
   ApiResult<Tickets> submit(exec::CompletionRequest request, uint32_t n_choice,
                             const RequestName& name);
-  Delivery delivery_of(const ApiRequest& request) const;
-  void answer_whole(const Tickets& tickets, const AnswerHead& head, const Delivery& delivery,
-                    Response& res) const;
-  void answer_stream(Tickets tickets, AnswerHead head, const Delivery& delivery, const Request& req,
-                     Response& res);
-  bool write_stream(const Tickets& tickets, const AnswerHead& head, const Delivery& delivery,
-                    DataSink& sink) const;
+  DeliveryOptions delivery_of(const ApiRequest& request) const;
+  void answer_stream(std::shared_ptr<const Delivery> delivery, const Request& req, Response& res);
   ApiError ended_with(const Error& error) const;
 
   const ServerOptions options;
@@ -226,6 +184,30 @@ struct Server::Impl {
   RequestQueue queue;
   uint16_t port = 0;
 };
+
+const std::array<Server::Impl::GetRoute, 8> Server::Impl::kGetRoutes = {
+    {{"/health", &Impl::get_health},
+     {"/v1/health", &Impl::get_health},
+     {"/metrics", &Impl::get_metrics},
+     {"/props", &Impl::get_props},
+     {"/slots", &Impl::get_slots},
+     {"/models", &Impl::get_models},
+     {"/v1/models", &Impl::get_models},
+     {"/headstart/state", &Impl::get_state}}};
+
+// The method that a path takes; empty: there is no such path.
+const char* Server::Impl::method_of(std::string_view path) {
+  const auto is_path = [&](const auto& route) { return path == route.path; };
+  if (std::any_of(kCompletionRoutes.begin(), kCompletionRoutes.end(), is_path) ||
+      std::any_of(kModelRoutes.begin(), kModelRoutes.end(), is_path) ||
+      path.starts_with(kSlotPrefix)) {
+    return "POST";
+  }
+  const auto files = page_files();
+  const bool get = std::any_of(kGetRoutes.begin(), kGetRoutes.end(), is_path) ||
+                   std::any_of(files.begin(), files.end(), is_path);
+  return get ? "GET" : "";
+}
 
 void Server::Impl::set_limits() {
   http.set_payload_max_length(options.body_bytes_max);
@@ -260,20 +242,16 @@ void Server::Impl::set_limits() {
 }
 
 void Server::Impl::set_routes() {
-  const auto health = [this](const Request&, Response& res) { get_health(res); };
-  http.Get("/health", health);
-  http.Get("/v1/health", health);
-  http.Get("/metrics", [this](const Request&, Response& res) { get_metrics(res); });
-  http.Get("/props", [this](const Request&, Response& res) { get_props(res); });
-  http.Get("/slots", [this](const Request& req, Response& res) { get_slots(req, res); });
+  for (const GetRoute& route : kGetRoutes) {
+    http.Get(route.path, [this, call = route.call](const Request& req, Response& res) {
+      (this->*call)(req, res);
+    });
+  }
+  http.Get("/v1/models/(.+)", [this](const Request& req, Response& res) { get_models(req, res); });
   http.Post("/slots/([^/]+)",
             [this](const Request& req, Response& res, const httplib::ContentReader& reader) {
               post_slot(req, res, reader);
             });
-  const auto models = [this](const Request& req, Response& res) { get_models(req, res); };
-  http.Get("/models", models);
-  http.Get("/v1/models", models);
-  http.Get("/v1/models/(.+)", models);
   for (const CompletionRoute& route : kCompletionRoutes) {
     http.Post(route.path, [this, endpoint = route.endpoint](const Request& req, Response& res,
                                                             const httplib::ContentReader& reader) {
@@ -326,10 +304,9 @@ void Server::Impl::set_page_routes() {
       res.set_content(file.bytes.data(), file.bytes.size(), file.type);
     });
   }
-  http.Get("/headstart/state", [this](const Request&, Response& res) { get_state(res); });
 }
 
-void Server::Impl::get_state(Response& res) const {
+void Server::Impl::get_state(const Request&, Response& res) const {
   Snapshot s;
   s.requests = log.snapshot();  // first: what it says to run, the queue then counts
   s.unix_s = clock.unix_s();
@@ -351,12 +328,12 @@ void Server::Impl::get_state(Response& res) const {
   res.set_content(snapshot_body(s), kJson);
 }
 
-void Server::Impl::get_health(Response& res) const {
+void Server::Impl::get_health(const Request&, Response& res) const {
   if (!completer.load()) return write_error(res, loading());
   res.set_content(R"({"status":"ok"})", kJson);
 }
 
-void Server::Impl::get_metrics(Response& res) const {
+void Server::Impl::get_metrics(const Request&, Response& res) const {
   Gauges gauges;
   const Completer* model = completer.load();
   gauges.ready = model != nullptr;
@@ -379,7 +356,7 @@ void Server::Impl::get_models(const Request& req, Response& res) const {
   write_error(res, error);
 }
 
-void Server::Impl::get_props(Response& res) const {
+void Server::Impl::get_props(const Request&, Response& res) const {
   const Completer* model = completer.load();
   if (!model) return write_error(res, loading());
   res.set_content(props(*model, options.queue.n_running_max), kJson);
@@ -402,26 +379,30 @@ void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Respon
   auto request = parse_request(endpoint, *body);
   if (!request) return write_error(res, request.error());
   request->salt = access.salt(head_of(req), request->salt);
-  const Delivery delivery = delivery_of(*request);
+  DeliveryOptions delivery_options = delivery_of(*request);
   AnswerHead head;
   auto tickets = admit_and_queue(*request, head);
   if (!tickets) return write_error(res, tickets.error());
-  if (request->stream) {
-    return answer_stream(*std::move(tickets), std::move(head), delivery, req, res);
-  }
-  answer_whole(*tickets, head, delivery, res);
+  auto delivery = std::make_shared<const Delivery>(*std::move(tickets), std::move(head),
+                                                   std::move(delivery_options));
+  if (request->stream) return answer_stream(std::move(delivery), req, res);
+  write_answer(res, delivery->whole());
 }
 
 // A request may shorten the server's deadline, not lengthen it.
-Delivery Server::Impl::delivery_of(const ApiRequest& request) const {
-  Delivery out;
-  out.progress = request.return_progress;
+DeliveryOptions Server::Impl::delivery_of(const ApiRequest& request) const {
+  DeliveryOptions out;
   auto limit = options.request_deadline;
   if (request.timeout_ms) {
     const std::chrono::milliseconds own(*request.timeout_ms);
     limit = limit.count() > 0 ? std::min(limit, own) : own;
   }
   if (limit.count() > 0) out.deadline = Steady::now() + limit;
+  out.progress = request.return_progress;
+  out.progress_interval = options.progress_interval;
+  out.ping_interval = options.ping_interval;
+  out.client_alive = [this] { return http.client_alive(); };
+  out.failure = [this](const Error& error) { return ended_with(error); };
   return out;
 }
 
@@ -481,38 +462,13 @@ ApiError Server::Impl::ended_with(const Error& error) const {
   return from_engine(error);
 }
 
-void Server::Impl::answer_whole(const Tickets& tickets, const AnswerHead& head,
-                                const Delivery& delivery, Response& res) const {
-  std::vector<Answer> answers;
-  for (const auto& ticket : tickets) {
-    while (!ticket->finished()) {
-      ticket->wait(kLookInterval);
-      for (const auto& t : tickets) {  // what they hold is in the completions too
-        t->wait(kNoWait);
-        t->take_probs();
-      }
-      if (!http.client_alive()) {
-        res.status = 499;  // nobody reads it; nginx's number for the metrics
-        return;
-      }
-      if (Steady::now() >= delivery.deadline && !ticket->finished()) {
-        return write_error(res, deadline_exceeded());
-      }
-    }
-    const auto& result = ticket->result();
-    if (!result.ok()) return write_error(res, ended_with(result.error()));
-    answers.push_back({&*result, ticket->queue_ms()});
-  }
-  res.set_content(answer_body(head, answers), kJson);
-}
-
-void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Delivery& delivery,
-                                 const Request& req, Response& res) {
+void Server::Impl::answer_stream(std::shared_ptr<const Delivery> delivery, const Request& req,
+                                 Response& res) {
   res.set_header("Cache-Control", "no-cache");
   res.set_header("X-Accel-Buffering", "no");  // nginx would hold the stream back
-  auto provider = [this, tickets = std::move(tickets), head = std::move(head), delivery](
-                      size_t, DataSink& sink) {
-    return write_stream(tickets, head, delivery, sink);
+  // httplib drops it after the last write, and where the client has left.
+  auto provider = [delivery = std::move(delivery)](size_t, httplib::DataSink& sink) {
+    return delivery->stream(sink);
   };
   if (req.version == "HTTP/1.0") {  // knows no chunks: the body ends with the connection
     http.close_after_response();
@@ -520,53 +476,6 @@ void Server::Impl::answer_stream(Tickets tickets, AnswerHead head, const Deliver
   } else {
     res.set_chunked_content_provider("text/event-stream", std::move(provider));
   }
-}
-
-// Writes the whole stream. False where the client has left: then httplib drops the provider, and
-// with it the tickets.
-bool Server::Impl::write_stream(const Tickets& tickets, const AnswerHead& head,
-                                const Delivery& delivery, DataSink& sink) const {
-  Steady::time_point written_at;
-  const auto write = [&](std::string_view bytes) {
-    if (bytes.empty()) return true;
-    written_at = Steady::now();
-    return sink.write(bytes.data(), bytes.size());
-  };
-  const auto fail = [&](const ApiError& error) {
-    write(error_event(error));
-    sink.done();
-    return true;
-  };
-  if (!write(kPing)) return false;
-  bool in_prompt = delivery.progress;  // of the first choice, which prefills it
-  ProgressPace pace(options.progress_interval);
-  ChoiceStreams choices(head, tickets.size());
-  while (!choices.finished()) {
-    bool waited = false;
-    for (uint32_t i = 0; i < tickets.size(); ++i) {
-      if (choices.finished(i)) continue;
-      Ticket& ticket = *tickets[i];
-      // Choices run side by side or one after the other; one wait for all of them will do.
-      const std::string text = ticket.wait(std::exchange(waited, true) ? kNoWait : kLookInterval);
-      if (in_prompt && i == 0) {
-        const auto due = pace.due(ticket.take_progress(), Steady::now());
-        if (due && !write(choices.progress(i, *due))) return false;
-        in_prompt = text.empty();
-      }
-      if (!write(choices.push(i, text, ticket.take_probs()))) return false;
-      if (!ticket.finished()) continue;
-      const auto& result = ticket.result();
-      if (!result.ok()) return fail(ended_with(result.error()));
-      if (!write(choices.finish(i, {&*result, ticket.queue_ms()}, ticket.take_probs()))) {
-        return false;
-      }
-    }
-    if (!sink.is_writable()) return false;
-    if (!choices.finished() && Steady::now() >= delivery.deadline) return fail(deadline_exceeded());
-    if (Steady::now() - written_at >= options.ping_interval && !write(kPing)) return false;
-  }
-  sink.done();
-  return true;
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

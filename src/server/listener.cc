@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,25 +32,12 @@ constexpr size_t kDrainBytesMax = 1024 * 1024;
 constexpr uint32_t kRefusers = 4;
 
 // A whole response of ours, where httplib answers differently or not at all.
-std::string response_of(const char* status_line, const ApiError& error, const char* headers = "") {
+std::string response_of(const ApiError& error, const char* headers = "") {
   const std::string body = error_body(error);
-  return std::string("HTTP/1.1 ") + status_line + "\r\n" + headers +
-         "Content-Type: application/json\r\nConnection: close\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-std::string refusal_of_head(int status) {
-  ApiError error;
-  error.status = status;
-  switch (status) {
-    case 408:
-      error.message = "the request did not arrive in time";
-      return response_of("408 Request Timeout", error);
-    case 414: error.message = "the URI is too long"; return response_of("414 URI Too Long", error);
-    default:
-      error.message = "the headers are too many or too long";
-      return response_of("431 Request Header Fields Too Large", error);
-  }
+  return fmt::format(
+      "HTTP/1.1 {} {}\r\n{}Content-Type: application/json\r\nConnection: close\r\n"
+      "Content-Length: {}\r\n\r\n{}",
+      error.status, httplib::status_message(error.status), headers, body.size(), body);
 }
 
 // Waits for `events`; the returned ones are never empty unless the time is over.
@@ -124,7 +112,7 @@ class SocketStream final : public httplib::Stream {
   // Where its head is refused, what httplib says of it is not sent; send_refusal() answers instead.
   bool refused() const { return refusal_ != 0; }
   void send_refusal() {
-    const std::string response = refusal_of_head(std::exchange(refusal_, 0));
+    const std::string response = response_of(of_status(std::exchange(refusal_, 0)));
     write(response.data(), response.size());
   }
 
@@ -290,8 +278,7 @@ void Listener::serve(SocketStream& stream) {
 void Listener::refuse(SocketStream& stream) {
   if (tls_) return;  // a handshake would let a silent client hold one of the few refusers
   const std::string response =
-      response_of("503 Service Unavailable",
-                  unavailable("too_many_connections", "all connections are taken; try again later"),
+      response_of(unavailable("too_many_connections", "all connections are taken; try again later"),
                   "Retry-After: 2\r\n");
   stream.write(response.data(), response.size());
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "exec/engine.h"
+
 namespace headstart::server {
 namespace {
 
@@ -11,9 +13,9 @@ void parse_stop(Fields& fields, SamplingFields& out) {
   const Json* stop = fields.find("stop");
   if (!stop) return;
   const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-  if (!list.is_array() || list.size() > kStopsMax) {
-    fields.fail("stop",
-                "must be a string or a list of at most " + std::to_string(kStopsMax) + " strings");
+  if (!list.is_array() || list.size() > exec::kStopsMax) {
+    fields.fail("stop", "must be a string or a list of at most " + std::to_string(exec::kStopsMax) +
+                            " strings");
     return;
   }
   for (const Json& item : list) {
@@ -74,9 +76,9 @@ bool add_bias(const Json& pair, SamplingFields& out) {
 void parse_logit_bias(Fields& fields, SamplingFields& out) {
   const Json* biases = fields.find("logit_bias");
   if (!biases) return;
-  if (!biases->is_structured() || biases->size() > kLogitBiasMax) {
+  if (!biases->is_structured() || biases->size() > model::kLogitBiasMax) {
     fields.fail("logit_bias", "must be an object or a list of at most " +
-                                  std::to_string(kLogitBiasMax) + " entries");
+                                  std::to_string(model::kLogitBiasMax) + " entries");
     return;
   }
   const bool good = biases->is_object()

@@ -18,9 +18,7 @@
 
 namespace headstart::server {
 
-inline constexpr size_t kStopsMax = 16;
 inline constexpr size_t kStopBytesMax = 256;
-inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr size_t kBiasTextBytesMax = 256;
 
 struct SamplingFields {

@@ -126,7 +126,7 @@ Result<void> read_cells(const ReadFile& file, const kv::ChunkHeader& header, Cel
   return {};
 }
 
-Result<std::shared_ptr<const kv::EncodedChunk>> read_chunk(const ReadFile& file) {
+Result<kv::ChunkPtr> read_chunk(const ReadFile& file) {
   HS_ASSIGN_OR_RETURN(kv::ChunkHeader header, read_header(file));
   std::shared_ptr<std::byte[]> bytes = allocate(header.file_bytes);
   HS_RETURN_IF_ERROR(file.read_at(0, {bytes.get(), header.file_bytes}));

@@ -31,6 +31,6 @@ Result<kv::ChunkHeader> read_header(const ReadFile& file);
 // Hands the wanted cells to `sink` in order. Errors: also kUnavailable past the deadline.
 Result<void> read_cells(const ReadFile& file, const kv::ChunkHeader& header, CellRange want,
                         CellSink& sink, const Clock& clock, Deadline deadline);
-Result<std::shared_ptr<const kv::EncodedChunk>> read_chunk(const ReadFile& file);
+Result<kv::ChunkPtr> read_chunk(const ReadFile& file);
 
 }  // namespace headstart::store

@@ -215,7 +215,7 @@ Result<void> DiskTier::get(const kv::ChunkId& id, CellRange want, CellSink& sink
   return read;
 }
 
-Result<std::shared_ptr<const kv::EncodedChunk>> DiskTier::read(const kv::ChunkId& id) {
+Result<kv::ChunkPtr> DiskTier::read(const kv::ChunkId& id) {
   HS_ASSIGN_OR_RETURN(auto file, open_file(id));
   auto chunk = read_chunk(*file);
   if (!chunk.ok()) return refuse(id, chunk.error());
@@ -277,7 +277,7 @@ void DiskTier::touch(const kv::ChunkId& id, bool hit) {
 
 // --- Writing -----------------------------------------------------------------------------------
 
-Result<void> DiskTier::put(std::shared_ptr<const kv::EncodedChunk> chunk) {
+Result<void> DiskTier::put(kv::ChunkPtr chunk) {
   ChunkSummary summary = summary_of(chunk->header().meta, chunk->header().file_bytes);
   std::lock_guard writing(writing_);
   if (summary.size_bytes > budget_bytes_) {

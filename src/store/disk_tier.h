@@ -42,9 +42,9 @@ class DiskTier final : public Tier {
                                      std::span<const Token> tokens) override;
   Result<void> get(const kv::ChunkId& id, CellRange want, CellSink& sink,
                    Deadline deadline) override;
-  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id) override;
+  Result<kv::ChunkPtr> read(const kv::ChunkId& id) override;
   void note_use(const kv::ChunkId& id) override;
-  Result<void> put(std::shared_ptr<const kv::EncodedChunk> chunk) override;
+  Result<void> put(kv::ChunkPtr chunk) override;
   Result<void> erase(const kv::ChunkId& id) override;
   Result<void> clear() override;
   Result<VerifyReport> verify() override;

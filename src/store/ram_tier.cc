@@ -13,7 +13,7 @@ Error not_here() { return Error{Code::kNotFound, "the chunk is not in memory"}; 
 
 RamTier::RamTier(uint64_t budget_bytes) : budget_bytes_(budget_bytes), index_(budget_bytes) {}
 
-RamTier::ChunkPtr RamTier::find(const kv::ChunkId& id) const {
+kv::ChunkPtr RamTier::find(const kv::ChunkId& id) const {
   auto it = chunks_.find(id);
   return it == chunks_.end() ? nullptr : it->second;
 }
@@ -26,7 +26,7 @@ std::vector<ChunkSummary> RamTier::children(const Digest& parent_key,
 
 Result<void> RamTier::get(const kv::ChunkId& id, CellRange want, CellSink& sink,
                           Deadline deadline) {
-  ChunkPtr chunk;
+  kv::ChunkPtr chunk;
   {
     std::lock_guard lock(mutex_);
     chunk = find(id);
@@ -45,9 +45,9 @@ Result<void> RamTier::get(const kv::ChunkId& id, CellRange want, CellSink& sink,
   return {};
 }
 
-Result<RamTier::ChunkPtr> RamTier::read(const kv::ChunkId& id) {
+Result<kv::ChunkPtr> RamTier::read(const kv::ChunkId& id) {
   std::lock_guard lock(mutex_);
-  if (ChunkPtr chunk = find(id)) return chunk;
+  if (kv::ChunkPtr chunk = find(id)) return chunk;
   return not_here();
 }
 
@@ -56,7 +56,7 @@ void RamTier::note_use(const kv::ChunkId& id) {
   index_.use(id);
 }
 
-Result<void> RamTier::put(ChunkPtr chunk) {
+Result<void> RamTier::put(kv::ChunkPtr chunk) {
   const kv::ChunkHeader& header = chunk->header();
   ChunkSummary summary = summary_of(header.meta, header.file_bytes);
   std::lock_guard lock(mutex_);
@@ -96,13 +96,13 @@ Result<void> RamTier::clear() {
 }
 
 Result<VerifyReport> RamTier::verify() {
-  std::vector<ChunkPtr> chunks;
+  std::vector<kv::ChunkPtr> chunks;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [id, chunk] : chunks_) chunks.push_back(chunk);
   }
   VerifyReport report;
-  for (const ChunkPtr& chunk : chunks) {
+  for (const kv::ChunkPtr& chunk : chunks) {
     if (verify_chunk(*chunk).ok()) {
       ++report.n_ok;
       continue;

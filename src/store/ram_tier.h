@@ -23,22 +23,21 @@ class RamTier final : public Tier {
                                      std::span<const Token> tokens) override;
   Result<void> get(const kv::ChunkId& id, CellRange want, CellSink& sink,
                    Deadline deadline) override;
-  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id) override;
+  Result<kv::ChunkPtr> read(const kv::ChunkId& id) override;
   void note_use(const kv::ChunkId& id) override;
-  Result<void> put(std::shared_ptr<const kv::EncodedChunk> chunk) override;
+  Result<void> put(kv::ChunkPtr chunk) override;
   Result<void> erase(const kv::ChunkId& id) override;
   Result<void> clear() override;
   Result<VerifyReport> verify() override;
   TierStats stats() const override;
 
  private:
-  using ChunkPtr = std::shared_ptr<const kv::EncodedChunk>;
-  ChunkPtr find(const kv::ChunkId& id) const;
+  kv::ChunkPtr find(const kv::ChunkId& id) const;
 
   const uint64_t budget_bytes_;
   mutable std::mutex mutex_;
   ChunkIndex index_;
-  std::unordered_map<kv::ChunkId, ChunkPtr, kv::ChunkIdHash> chunks_;
+  std::unordered_map<kv::ChunkId, kv::ChunkPtr, kv::ChunkIdHash> chunks_;
   TierStats counts_;  // n_chunk and size_bytes come from index_
 };
 

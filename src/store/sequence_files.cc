@@ -16,7 +16,6 @@ static_assert(std::endian::native == std::endian::little, "files are little-endi
 constexpr char kListName[] = "sequence.hssq";
 constexpr unsigned char kMagic[8] = {0x89, 'H', 'S', 'S', 'Q', '\r', '\n', 0x1A};
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kSaltBytesMax = 256;
 
 // The list's fixed part; salt, token ids and a checksum of all of it follow.
 struct ListHead {
@@ -63,7 +62,7 @@ Result<ListHead> read_head(const ReadFile& file, const std::filesystem::path& pa
   if (head.version > kVersion) {
     return Error{Code::kUnsupported, path.string() + " was saved by a newer version"};
   }
-  const bool fits = head.n_token <= kSequenceTokensMax && head.n_salt_byte <= kSaltBytesMax;
+  const bool fits = head.n_token <= kSequenceTokensMax && head.n_salt_byte <= kv::kSaltBytesMax;
   const uint64_t size_bytes =
       sizeof(head) + head.n_salt_byte + uint64_t{head.n_token} * sizeof(Token) + sizeof(uint64_t);
   if (!fits || file.size_bytes() != size_bytes) return damaged(path, "has a wrong length");
@@ -73,13 +72,14 @@ Result<ListHead> read_head(const ReadFile& file, const std::filesystem::path& pa
 }  // namespace
 
 Result<uint64_t> write_sequence(Disk& disk, const std::filesystem::path& dir,
-                                const Sequence& sequence, std::span<const ChunkPtr> chunks) {
-  HS_CHECK(sequence.tokens.size() <= kSequenceTokensMax && sequence.salt.size() <= kSaltBytesMax,
-           "a sequence within its limits");
+                                const Sequence& sequence, std::span<const kv::ChunkPtr> chunks) {
+  HS_CHECK(
+      sequence.tokens.size() <= kSequenceTokensMax && sequence.salt.size() <= kv::kSaltBytesMax,
+      "a sequence within its limits");
   HS_RETURN_IF_ERROR(disk.make_private_dir(dir));
   std::set<std::string> kept{kListName};
   uint64_t n_byte = 0;
-  for (const ChunkPtr& chunk : chunks) {
+  for (const kv::ChunkPtr& chunk : chunks) {
     const std::string name = chunk_file_name(chunk->header().meta.id());
     HS_RETURN_IF_ERROR(disk.write_durable(dir / name, chunk->bytes()));
     kept.insert(name);
@@ -125,7 +125,7 @@ Result<SequenceChunks> read_sequence_chunks(Disk& disk, const std::filesystem::p
   for (const FileInfo& f : files) {
     if (!parse_chunk_file_name(f.name)) continue;
     const auto file = disk.open(dir / f.name);
-    auto chunk = file.ok() ? read_chunk(**file) : Result<ChunkPtr>(file.error());
+    auto chunk = file.ok() ? read_chunk(**file) : Result<kv::ChunkPtr>(file.error());
     if (!chunk.ok()) {
       ++out.n_damaged;
       continue;

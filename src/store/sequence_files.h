@@ -21,8 +21,6 @@
 
 namespace headstart::store {
 
-using ChunkPtr = std::shared_ptr<const kv::EncodedChunk>;
-
 inline constexpr uint32_t kSequenceTokensMax = 1u << 24;
 
 struct Sequence {
@@ -33,13 +31,13 @@ struct Sequence {
 
 // Returns the bytes of all files; replaces what the folder held. Errors: kExhausted, kIo.
 Result<uint64_t> write_sequence(Disk& disk, const std::filesystem::path& dir,
-                                const Sequence& sequence, std::span<const ChunkPtr> chunks);
+                                const Sequence& sequence, std::span<const kv::ChunkPtr> chunks);
 // Errors: kNotFound, kCorrupt, kUnsupported (a newer version's), kIo.
 Result<Sequence> read_sequence(Disk& disk, const std::filesystem::path& dir);
 
 struct SequenceChunks {
-  std::vector<ChunkPtr> chunks;  // those that are whole, in no order
-  uint64_t size_bytes = 0;       // read
+  std::vector<kv::ChunkPtr> chunks;  // those that are whole, in no order
+  uint64_t size_bytes = 0;           // read
   uint32_t n_damaged = 0;
 };
 Result<SequenceChunks> read_sequence_chunks(Disk& disk, const std::filesystem::path& dir);

@@ -183,9 +183,9 @@ std::vector<ChunkSummary> Store::candidates(const Digest& parent_key,
 
 // --- Loading -----------------------------------------------------------------------------------
 
-Store::ChunkPtr Store::find_waiting(const kv::ChunkId& id) const {
+kv::ChunkPtr Store::find_waiting(const kv::ChunkId& id) const {
   std::lock_guard lock(mutex_);
-  ChunkPtr found;
+  kv::ChunkPtr found;
   for (const Waiting& waiting : waiting_) {
     const kv::ChunkMeta& meta = waiting.chunk->header().meta;
     if (meta.prefix_key != id.prefix_key || meta.numeric != id.numeric) continue;
@@ -199,7 +199,7 @@ Result<std::string_view> Store::load(const MatchedChunk& matched, CellRange want
   MatchedSink checked(matched, sink);
   const kv::ChunkId& id = matched.chunk.id;
   Result<void> result = Error{Code::kNotFound, "the chunk is in no tier"};
-  if (ChunkPtr chunk = find_waiting(id)) {
+  if (kv::ChunkPtr chunk = find_waiting(id)) {
     result = deliver(*chunk, want, checked);
     if (result.ok()) return kQueueName;
     if (checked.refused) return result.error();
@@ -241,7 +241,7 @@ Store::~Store() {
 }
 
 bool Store::put(kv::ChunkBuilder chunk) {
-  ChunkPtr readable = chunk.peek();
+  kv::ChunkPtr readable = chunk.peek();
   const uint64_t size_bytes = chunk.size_bytes();
   std::lock_guard lock(mutex_);
   if (size_bytes > queue_bytes_max_ - std::min(queue_bytes_max_, queue_bytes_)) {
@@ -287,7 +287,7 @@ void Store::store_next(std::unique_lock<std::mutex>& lock) {
   Waiting& next = waiting_.front();  // stays, and stays readable, until the tiers have it
   lock.unlock();
   try {
-    const ChunkPtr sealed = std::move(next.builder).seal();
+    const kv::ChunkPtr sealed = std::move(next.builder).seal();
     for (const auto& tier : tiers_) {
       auto stored = tier->put(sealed);  // the tier counts and logs what fails
       if (!stored.ok()) spdlog::debug("{}: {}", tier->name(), stored.error().message);
@@ -330,8 +330,8 @@ void Store::spread(const Loaded& loaded) {
 
 // --- Single chunks -----------------------------------------------------------------------------
 
-Result<Store::ChunkPtr> Store::read(const kv::ChunkId& id) {
-  Result<ChunkPtr> chunk = Error{Code::kNotFound, "the chunk is in no tier"};
+Result<kv::ChunkPtr> Store::read(const kv::ChunkId& id) {
+  Result<kv::ChunkPtr> chunk = Error{Code::kNotFound, "the chunk is in no tier"};
   for (const auto& tier : tiers_) {
     chunk = tier->read(id);
     if (chunk.ok()) break;
@@ -339,7 +339,7 @@ Result<Store::ChunkPtr> Store::read(const kv::ChunkId& id) {
   return chunk;
 }
 
-Result<void> Store::take_in(ChunkPtr chunk) {
+Result<void> Store::take_in(kv::ChunkPtr chunk) {
   Result<void> result = Error{Code::kNotFound, "there is no tier"};
   bool taken = false;
   for (const auto& tier : tiers_) {

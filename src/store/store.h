@@ -94,10 +94,10 @@ class Store {
   bool put(kv::ChunkBuilder chunk);
   // A whole matched chunk, to be kept elsewhere. flush() first: one that still waits is not read.
   // Errors: as Tier::read of the last tier that was tried.
-  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id);
+  Result<kv::ChunkPtr> read(const kv::ChunkId& id);
   // Puts a chunk that was kept elsewhere into each tier. Errors: those of the last tier, where none
   // took it.
-  Result<void> take_in(std::shared_ptr<const kv::EncodedChunk> chunk);
+  Result<void> take_in(kv::ChunkPtr chunk);
   void erase(const kv::ChunkId& id);  // from all tiers; flush() first
   void flush();                       // returns when nothing is queued
   StoreStats stats() const;
@@ -105,10 +105,9 @@ class Store {
   Result<void> clear();           // of all tiers; flushes first
 
  private:
-  using ChunkPtr = std::shared_ptr<const kv::EncodedChunk>;
   struct Waiting {
     kv::ChunkBuilder builder;
-    ChunkPtr chunk;  // the same cells, readable before they are sealed
+    kv::ChunkPtr chunk;  // the same cells, readable before they are sealed
   };
   struct Loaded {  // a chunk that a tier delivered: faster tiers may get it, slower ones note its
                    // use
@@ -120,7 +119,7 @@ class Store {
   struct Walk;
 
   std::vector<ChunkSummary> candidates(const Digest& parent_key, std::span<const Token> tokens);
-  ChunkPtr find_waiting(const kv::ChunkId& id) const;
+  kv::ChunkPtr find_waiting(const kv::ChunkId& id) const;
   void note_load(const kv::ChunkId& id, size_t tier, bool whole);
   void work();
   void store_next(std::unique_lock<std::mutex>& lock);

@@ -44,11 +44,9 @@ class Scripted final : public Tier {
     }
     return Error{Code::kCorrupt, "scripted"};
   }
-  Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id) override {
-    return tier_.read(id);
-  }
+  Result<kv::ChunkPtr> read(const kv::ChunkId& id) override { return tier_.read(id); }
   void note_use(const kv::ChunkId&) override { ++n_note; }
-  Result<void> put(std::shared_ptr<const kv::EncodedChunk> chunk) override {
+  Result<void> put(kv::ChunkPtr chunk) override {
     std::unique_lock lock(mutex_);
     released_.wait(lock, [this] { return !held_; });
     ++*n_put;

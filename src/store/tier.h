@@ -96,14 +96,14 @@ class Tier {
                            Deadline deadline) = 0;
   // The whole chunk, verified, to be copied to another tier: neither a use nor a hit.
   // Errors: kNotFound, kCorrupt (dropped), kIo.
-  virtual Result<std::shared_ptr<const kv::EncodedChunk>> read(const kv::ChunkId& id) = 0;
+  virtual Result<kv::ChunkPtr> read(const kv::ChunkId& id) = 0;
   // Marks the chunk as used: a faster tier delivered it. Unknown ids are ignored.
   virtual void note_use(const kv::ChunkId& id) = 0;
   // Keeps the chunk, evicting others to stay within the budget. Ignored, which is success, is a
   // chunk that is already here, that loses against what it would replace (shorter tail, fewer
   // strict tokens), or that is worth less than every chunk it could evict.
   // Errors: kExhausted (larger than the budget, disk full), kIo. Nothing half-written stays.
-  virtual Result<void> put(std::shared_ptr<const kv::EncodedChunk> chunk) = 0;
+  virtual Result<void> put(kv::ChunkPtr chunk) = 0;
   virtual Result<void> erase(const kv::ChunkId& id) = 0;  // absent is success
   virtual Result<void> clear() = 0;
   virtual Result<VerifyReport> verify() = 0;  // reads everything, drops what is damaged

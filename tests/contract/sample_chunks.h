@@ -73,9 +73,7 @@ inline kv::ChunkBuilder build(const Sample& sample) {
   return builder;
 }
 
-inline std::shared_ptr<const kv::EncodedChunk> sealed(const Sample& sample) {
-  return build(sample).seal();
-}
+inline kv::ChunkPtr sealed(const Sample& sample) { return build(sample).seal(); }
 
 inline kv::ChunkId id_of(const Sample& sample) {
   return {kv::extend_prefix(sample.parent, sample.tokens), sample.numeric};

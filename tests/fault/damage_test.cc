@@ -52,7 +52,7 @@ class Damage : public testing::Test {
 
   // Cells whose sizes are multiples of 64: no byte of the file is mere padding.
   const Sample sample_{.tokens = {1, 2}, .shape = {1, 1, 16, 16}};
-  const std::shared_ptr<const kv::EncodedChunk> chunk_ = samples::sealed(sample_);
+  const kv::ChunkPtr chunk_ = samples::sealed(sample_);
   const std::vector<std::byte> good_{chunk_->bytes().begin(), chunk_->bytes().end()};
   test::TempDir dir_;
   std::filesystem::path path_ = dir_ / chunk_file_name(samples::id_of(sample_));

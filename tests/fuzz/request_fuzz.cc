@@ -156,12 +156,12 @@ const char* broken_promise(const ApiRequest& r) {
     const bool never = bias == -std::numeric_limits<float>::infinity();
     if (token < 0 || !(never || within(bias, -100, 100))) return "bias out of range";
   }
-  if (s.logit_bias.size() > server::kLogitBiasMax) return "too many biases";
-  if (r.sampling.stop.size() > server::kStopsMax) return "too many stops";
+  if (s.logit_bias.size() > model::kLogitBiasMax) return "too many biases";
+  if (r.sampling.stop.size() > exec::kStopsMax) return "too many stops";
   for (const std::string& stop : r.sampling.stop) {
     if (stop.empty() || stop.size() > server::kStopBytesMax) return "a stop of a wrong size";
   }
-  if (r.salt.size() > server::kSaltBytesMax) return "a salt that is too long";
+  if (r.salt.size() > kv::kSaltBytesMax) return "a salt that is too long";
   if (r.sampling.seed == UINT32_MAX) return "the seed that means random";
   return nullptr;
 }
