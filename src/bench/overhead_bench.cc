@@ -106,12 +106,9 @@ Result<std::vector<Row>> bench_overhead(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto serving, Serving::open(*engine));
     httplib::Client client("127.0.0.1", serving->port());
     client.set_keep_alive(true);
-    const nlohmann::json body = {{"prompt", text},
-                                 {"max_tokens", kAnswerTokens},
-                                 {"temperature", 0},
-                                 {"stream", true}};
-    const std::string sent =
-        body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const nlohmann::json body = {
+        {"prompt", text}, {"max_tokens", kAnswerTokens}, {"temperature", 0}, {"stream", true}};
+    const std::string sent = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     HS_RETURN_IF_ERROR(ttft_in_process(*engine, text, clock));  // from here on it is warm
     std::vector<double> served, own;
     for (uint32_t i = 0; i < (o.n_repeat != 0 ? o.n_repeat : kRepeat); ++i) {

@@ -124,7 +124,7 @@ Result<void> Engine::Impl::open(const ProgressFn& progress) {
     if (progress) progress("hash", done);
   });
   HS_ASSIGN_OR_RETURN(executor, open_executor(*model, *tables, how));
-  scheduler = std::make_unique<StepScheduler>(*executor, clock, p.n_layer, p.n_vocab);
+  scheduler = std::make_unique<StepScheduler>(*executor, clock, p);
   for (uint32_t i = 0; i < options.n_parallel; ++i) {
     auto slot = std::make_unique<Slot>();
     slot->id = i;

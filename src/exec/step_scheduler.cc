@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <optional>
 
 #include "plan/prefill_plan.h"
 
@@ -25,11 +26,21 @@ struct StepScheduler::Waiting {
   bool done = false;
   Result<void> outcome = {};
   StepResult result = {};
+  // Of a prompt's slice that has begun: where it ends, the layers that this step computes, and what
+  // has come out of those before.
+  uint32_t slice_end = 0;
+  uint32_t layer_first = 0, layer_end = 0;
+  std::optional<HiddenStates> hidden = {};
+  uint32_t n_slice_token() const { return slice_end - request.pos; }
 };
 
-StepScheduler::StepScheduler(LayerExecutor& executor, const Clock& clock, uint32_t n_layer,
-                             uint32_t n_vocab)
-    : executor_(executor), clock_(clock), n_layer_(n_layer), n_vocab_(n_vocab) {}
+StepScheduler::StepScheduler(LayerExecutor& executor, const Clock& clock,
+                             const model::ModelParams& params)
+    : executor_(executor),
+      clock_(clock),
+      n_layer_(params.n_layer),
+      n_vocab_(params.n_vocab),
+      d_model_(params.d_model) {}
 
 StepScheduler::Answering::Answering(StepScheduler& scheduler) : scheduler_(scheduler) {
   const std::lock_guard lock(scheduler_.mutex_);
@@ -75,8 +86,8 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
     computing_ = true;
     for (Waiting* step : chosen) {
       step->computing = true;
-      step->result.wait_s = now_s - step->since_s;
-      if (!step->step.decode) step->step.n_token = n_slice_max();
+      step->result.wait_s += now_s - step->since_s;
+      if (!step->step.decode) begin_slice(*step);
       std::erase(waiting_, step);
     }
     lock.unlock();
@@ -85,7 +96,14 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
     free_since_s_ = clock_.now_s();
     observe(chosen, seconds);
     computing_ = false;
-    for (Waiting* step : chosen) step->done = true;
+    for (Waiting* step : chosen) {
+      step->computing = false;
+      step->done = step->step.decode || !step->outcome.ok() || step->layer_end == n_layer_;
+      if (step->done) continue;
+      step->layer_first = step->layer_end;
+      step->since_s = free_since_s_;
+      waiting_.push_back(step);
+    }
     changed_.notify_all();
   }
   if (!own.outcome.ok()) return own.outcome.error();
@@ -102,10 +120,18 @@ double StepScheduler::gather_end_s() const {
   return std::max(first_s, free_since_s_) + kGatherS;
 }
 
-// Tokens of a prompt that may be computed at once.
-uint32_t StepScheduler::n_slice_max() const {
+// Sets what of a prompt is computed next: alone, all layers of as many tokens as fit; beside
+// answers, or where its slice began beside them, what the slice's size says.
+void StepScheduler::begin_slice(Waiting& step) const {
+  const StepRequest& r = step.request;
   const uint32_t n_max = executor_.n_token_max();
-  return n_answering_ == 0 ? n_max : std::min(n_max, slice_length_.n_token());
+  if (step.layer_first == 0) {
+    const auto n_prompt = r.pos + static_cast<uint32_t>(r.tokens.size());
+    const uint32_t n_token = n_answering_ == 0 ? n_max : slice_size_.n_token(n_max);
+    step.slice_end = plan::slice_end(r.pos, n_prompt, executor_.grain(), n_token);
+  }
+  const uint32_t n_layer = n_answering_ == 0 ? n_layer_ : slice_size_.n_layer(step.n_slice_token());
+  step.layer_end = step.layer_first + std::min(n_layer, n_layer_ - step.layer_first);
 }
 
 std::vector<StepScheduler::Waiting*> StepScheduler::choose(double now_s) const {
@@ -139,28 +165,33 @@ double StepScheduler::compute(std::span<Waiting* const> steps) {
   uint32_t n_token = 0;
   for (const Waiting* step : steps) n_token += step->result.n_token;
   for (Waiting* step : steps) {
-    step->result.compute_s = seconds * step->result.n_token / std::max(1u, n_token);
+    step->result.compute_s += seconds * step->result.n_token / std::max(1u, n_token);
   }
   return seconds;
 }
 
 void StepScheduler::compute_prompt(Waiting& waiting) {
   const StepRequest& r = waiting.request;
-  const auto n_prompt = r.pos + static_cast<uint32_t>(r.tokens.size());
-  const uint32_t n_max = waiting.step.n_token;
-  const uint32_t end = plan::slice_end(r.pos, n_prompt, executor_.grain(), n_max);
-  positions_.resize(end - r.pos);
+  const uint32_t n_token = waiting.n_slice_token();
+  const bool ends_prompt = n_token == r.tokens.size();
+  if (waiting.layer_end < n_layer_ && !waiting.hidden) {
+    waiting.hidden.emplace(r.pos, n_token, d_model_);
+  }
+  positions_.resize(n_token);
   std::iota(positions_.begin(), positions_.end(), r.pos);
   LayerStep s;
-  s.layer_end = n_layer_;
-  s.tokens = r.tokens.first(positions_.size());
+  s.layer_first = waiting.layer_first;
+  s.layer_end = waiting.layer_end;
+  s.tokens = r.tokens.first(n_token);
   s.positions = positions_;
-  s.sequences = {{end - r.pos, r.kv, r.capture}};
-  s.want_logits = r.want_logits && end == n_prompt ? WantLogits::kLast : WantLogits::kNone;
+  s.sequences = {{n_token, r.kv, r.capture}};
+  s.hidden = waiting.hidden ? &*waiting.hidden : nullptr;
+  s.want_logits = r.want_logits && ends_prompt && waiting.layer_end == n_layer_ ? WantLogits::kLast
+                                                                                : WantLogits::kNone;
   s.logits = r.logits;
   s.cancel = r.cancel;
   s.attention = r.attention;
-  waiting.result.n_token = end - r.pos;
+  waiting.result.n_token = n_token;
   waiting.outcome = executor_.run(s);
 }
 
@@ -200,10 +231,11 @@ void StepScheduler::observe(std::span<Waiting* const> steps, double seconds) {
     decode_s_ = decode_s_ == 0 ? seconds : decode_s_ + (seconds - decode_s_) / 8;
     return;
   }
-  n_prompt_token_ += first.result.n_token;
+  const uint32_t n_token = first.n_slice_token();
+  if (first.layer_first == 0) n_prompt_token_ += n_token;
   // The last slice of a prompt is as long as it is.
-  if (n_answering_ > 0 && first.result.n_token < first.request.tokens.size()) {
-    slice_length_.observe(first.result.n_token, seconds, decode_s_);
+  if (n_answering_ > 0 && n_token < first.request.tokens.size()) {
+    slice_size_.observe(n_token, first.layer_end - first.layer_first, seconds, decode_s_);
   }
 }
 

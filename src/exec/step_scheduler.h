@@ -5,6 +5,9 @@
 // So a single request costs no change of threads, and answers of several share the reading of the
 // weights. What a step computes does not depend on who shares it (exec/layer_executor.h).
 //
+// While answers run, a slice of a prompt is computed a few layers at a time, and answers have their
+// turn between; a request's run() returns when its slice has passed all layers.
+//
 //   units    seconds
 //   threads  run() and Answering from any thread at once
 #pragma once
@@ -19,6 +22,7 @@
 
 #include "base/clock.h"
 #include "exec/layer_executor.h"
+#include "model/params.h"
 #include "plan/step_choice.h"
 
 namespace headstart::exec {
@@ -43,14 +47,14 @@ struct StepRequest {
 struct StepResult {
   uint32_t n_token = 0;  // computed
   double compute_s = 0;  // of a shared step the request's share
-  double wait_s = 0;     // before it began
+  double wait_s = 0;     // before it began, and between its layers
   uint64_t order = 0;    // the step's place among others
 };
 
 class StepScheduler {
  public:
   // Executor and clock must outlive it.
-  StepScheduler(LayerExecutor& executor, const Clock& clock, uint32_t n_layer, uint32_t n_vocab);
+  StepScheduler(LayerExecutor& executor, const Clock& clock, const model::ModelParams& params);
 
   // Errors: those of the executor; kCancelled also while waiting.
   Result<StepResult> run(const StepRequest& request);
@@ -75,11 +79,11 @@ class StepScheduler {
   void compute_answers(std::span<Waiting* const> steps);
   void observe(std::span<Waiting* const> steps, double seconds);
   double gather_end_s() const;
-  uint32_t n_slice_max() const;
+  void begin_slice(Waiting& step) const;
 
   LayerExecutor& executor_;
   const Clock& clock_;
-  const uint32_t n_layer_, n_vocab_;
+  const uint32_t n_layer_, n_vocab_, d_model_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Waiting*> waiting_;  // of all that are not computed
@@ -88,7 +92,7 @@ class StepScheduler {
   bool after_prefill_ = false;
   double free_since_s_ = 0;  // nothing is computed since then
   uint64_t n_arrived_ = 0, n_prompt_token_ = 0;
-  plan::SliceLength slice_length_;
+  plan::SliceSize slice_size_;
   double decode_s_ = 0;  // of the newest decode steps
   // Of the thread that computes.
   std::vector<Token> tokens_;

@@ -13,7 +13,15 @@
 namespace headstart::exec {
 namespace {
 
-constexpr uint32_t kVocab = 3;
+constexpr uint32_t kVocab = 3, kLayers = 8;
+
+model::ModelParams small_params() {
+  model::ModelParams p;
+  p.n_layer = kLayers;
+  p.n_vocab = kVocab;
+  p.d_model = 2;
+  return p;
+}
 
 class RecordingExecutor final : public LayerExecutor {
  public:
@@ -22,6 +30,7 @@ class RecordingExecutor final : public LayerExecutor {
     std::vector<Token> tokens;
     std::vector<uint32_t> positions;
     size_t n_sequence;
+    uint32_t layer_first, layer_end;
   };
 
   std::string identity() const override { return "recording"; }
@@ -39,7 +48,15 @@ class RecordingExecutor final : public LayerExecutor {
     steps_.push_back({step.numeric_class == NumericClass::kDecode,
                       {step.tokens.begin(), step.tokens.end()},
                       {step.positions.begin(), step.positions.end()},
-                      step.sequences.size()});
+                      step.sequences.size(),
+                      step.layer_first,
+                      step.layer_end});
+    for (const uint32_t pos : step.positions) {
+      if (step.layer_first > 0) {
+        EXPECT_EQ(step.hidden->row(pos)[1], float(step.layer_first + pos));
+      }
+      if (step.layer_end < kLayers) step.hidden->row(pos)[1] = float(step.layer_end + pos);
+    }
     if (step.want_logits == WantLogits::kNone) return {};
     const auto tokens = step.want_logits == WantLogits::kAll ? step.tokens : step.tokens.last(1);
     step.logits->clear();
@@ -55,7 +72,7 @@ class RecordingExecutor final : public LayerExecutor {
 struct Bed {
   RecordingExecutor executor;
   SystemClock clock;
-  StepScheduler scheduler{executor, clock, 1, kVocab};
+  StepScheduler scheduler{executor, clock, small_params()};
 
   Result<StepResult> run(NumericClass numeric_class, const std::vector<Token>& tokens,
                          std::vector<float>& logits, std::stop_token cancel = {},
@@ -140,7 +157,55 @@ TEST(StepScheduler, APromptBesideAnAnswerIsComputedInShortSlices) {
   const StepScheduler::Answering answering(bed.scheduler);
   const std::vector<Token> tokens(700, 5);
   std::vector<float> logits;
-  EXPECT_LT(bed.run(NumericClass::kPrefill, tokens, logits)->n_token, 100u);
+  EXPECT_LT(bed.run(NumericClass::kPrefill, tokens, logits)->n_token, 512u);
+}
+
+TEST(StepScheduler, AnswersHaveTheirTurnBetweenTheLayersOfASlice) {
+  Bed bed;
+  std::vector<float> prompt_logits, logits;
+  const std::vector<Token> tokens(100, 5);
+  auto answering = std::make_unique<StepScheduler::Answering>(bed.scheduler);
+  std::thread prompt([&] {
+    const auto done = bed.run(NumericClass::kPrefill, tokens, prompt_logits);
+    EXPECT_EQ(done->n_token, 100u);
+  });
+  bed.until_begun(1);
+  for (uint32_t i = 0; i < 4 * kLayers; ++i) {
+    EXPECT_TRUE(bed.run(NumericClass::kDecode, {1}, logits).ok());
+  }
+  answering.reset();
+  prompt.join();
+  EXPECT_EQ(prompt_logits.size(), kVocab);
+  uint32_t layer = 0;
+  bool was_prompt = false;
+  for (const auto& step : bed.executor.steps_) {
+    if (!step.decode) {
+      EXPECT_EQ(step.layer_first, layer);
+      EXPECT_EQ(step.tokens.size(), 100u);
+      EXPECT_FALSE(was_prompt) << "the answer waited for two in a row";
+      layer = step.layer_end;
+    }
+    was_prompt = !step.decode;
+  }
+  EXPECT_EQ(layer, kLayers);
+  EXPECT_LT(bed.executor.steps_.front().layer_end, kLayers);
+}
+
+TEST(StepScheduler, ASliceIsCancelledBetweenItsLayers) {
+  Bed bed;
+  std::vector<float> logits;
+  std::stop_source cancel;
+  const StepScheduler::Answering answering(bed.scheduler), never_comes(bed.scheduler);
+  Result<StepResult> done = StepResult{};
+  std::thread prompt([&] {
+    done = bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits, cancel.get_token());
+  });
+  bed.until_begun(1);
+  cancel.request_stop();
+  prompt.join();
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, Code::kCancelled);
+  EXPECT_TRUE(bed.run(NumericClass::kPrefill, {1}, logits).ok()) << "nothing of it is left";
 }
 
 TEST(StepScheduler, CancellingEndsWhatRunsAndWhatWaits) {

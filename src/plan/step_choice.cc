@@ -6,6 +6,8 @@
 namespace headstart::plan {
 namespace {
 
+constexpr double kWorkMin = 16, kWorkMax = 1 << 24;
+
 std::vector<uint32_t> in_order(const StepQuestion& q, bool decode) {
   std::vector<uint32_t> steps;
   for (uint32_t i = 0; i < q.waiting.size(); ++i) {
@@ -44,10 +46,21 @@ std::vector<uint32_t> choose_steps(const StepQuestion& q) {
   return {};
 }
 
-void SliceLength::observe(uint32_t n_token, double slice_s, double decode_s) {
-  if (n_token == 0 || slice_s <= 0 || decode_s <= 0) return;
-  const double change = std::clamp(kGapSteps * decode_s / slice_s, 0.5, 2.0);
-  n_token_ = std::clamp(static_cast<uint32_t>(std::lround(n_token * change)), kShortest, kLongest);
+uint32_t SliceSize::n_token(uint32_t n_max) const {
+  const uint32_t n_min = std::min(kTokensMin, n_max);
+  return work_ >= n_max ? n_max : std::max(n_min, static_cast<uint32_t>(work_));
+}
+
+uint32_t SliceSize::n_layer(uint32_t n_token) const {
+  return std::max(1u, static_cast<uint32_t>(work_ / n_token));
+}
+
+void SliceSize::observe(uint32_t n_token, uint32_t n_layer, double slice_s, double decode_s) {
+  const double work = double{1} * n_token * n_layer;
+  if (work == 0 || slice_s <= 0 || decode_s <= 0) return;
+  // A half or twice at most: one step that was held up says little.
+  work_ = std::clamp(work * kGapSteps * decode_s / slice_s, work_ / 2, work_ * 2);
+  work_ = std::clamp(work_, kWorkMin, kWorkMax);
 }
 
 }  // namespace headstart::plan

@@ -2,10 +2,10 @@
 //
 // Answers that are being generated decode together, at most n_decode_max tokens a step. Prompts are
 // computed in slices between decode steps, so that running streams keep flowing: never two slices
-// in a row while an answer waits, and slices of a length that keeps the gap bounded.
+// in a row while an answer waits, and slices of a size that keeps the gap bounded.
 //
 //   units    tokens, seconds
-//   threads  pure; a SliceLength has one owner
+//   threads  pure; a SliceSize has one owner
 #pragma once
 
 #include <cstdint>
@@ -36,19 +36,24 @@ struct StepQuestion {
 // Indices of `waiting`: some decode steps, or one prompt, or none where waiting is better.
 std::vector<uint32_t> choose_steps(const StepQuestion& question);
 
-// How many prompt tokens are computed at once while answers run: as many as take kGapSteps times
-// what a decode step takes, found by trying.
-class SliceLength {
+// How much of a prompt is computed at once while answers run: as much as takes kGapSteps times what
+// a decode step takes, found by trying. Many tokens through few layers, because products of many
+// rows cost the least a row: one layer of hundreds of tokens takes no longer than all layers of a
+// few.
+class SliceSize {
  public:
   static constexpr double kGapSteps = 2;
-  static constexpr uint32_t kShortest = 16, kLongest = 2048;
+  static constexpr uint32_t kTokensMin = 16;
 
-  uint32_t n_token() const { return n_token_; }
-  // A slice took so long, decode steps take so long.
-  void observe(uint32_t n_token, double slice_s, double decode_s);
+  // Tokens of the next slice, at most n_max.
+  uint32_t n_token(uint32_t n_max) const;
+  // Layers of a slice of so many tokens that are computed before answers have their turn.
+  uint32_t n_layer(uint32_t n_token) const;
+  // So many layers of so many tokens took so long, decode steps take so long.
+  void observe(uint32_t n_token, uint32_t n_layer, double slice_s, double decode_s);
 
  private:
-  uint32_t n_token_ = 32;
+  double work_ = 128;  // tokens × layers
 };
 
 }  // namespace headstart::plan

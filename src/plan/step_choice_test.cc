@@ -57,22 +57,44 @@ TEST(StepChoice, AShortPromptOvertakesButNoneWaitsForEver) {
   EXPECT_EQ(choose({prompt(long_one), prompt(prompt_order(9000, 100))}, {}), Chosen{0});
 }
 
-TEST(SliceLength, FindsTheLengthThatTakesTwoDecodeSteps) {
-  SliceLength length;
-  // A slice takes 5 ms and half a millisecond a token, a decode step 10 ms.
-  for (int i = 0; i < 20; ++i) {
-    const uint32_t n = length.n_token();
-    length.observe(n, 5e-3 + n * 0.5e-3, 10e-3);
+// Seconds of a slice: 5 ms a layer, and 50 us a token of it.
+double seconds(uint32_t n_token, uint32_t n_layer) { return n_layer * (5e-3 + n_token * 50e-6); }
+
+TEST(SliceSize, FindsWhatTakesTwoDecodeSteps) {
+  SliceSize size;
+  for (int i = 0; i < 40; ++i) {
+    const uint32_t n = size.n_token(2048), layers = size.n_layer(n);
+    size.observe(n, layers, seconds(n, layers), 10e-3);
   }
-  EXPECT_NEAR(length.n_token(), 30, 2);
+  const uint32_t n = size.n_token(2048);
+  EXPECT_EQ(size.n_layer(n), 1u) << "more tokens come before more layers";
+  EXPECT_NEAR(seconds(n, 1), 20e-3, 1e-3);
 }
 
-TEST(SliceLength, StaysWithinItsBounds) {
-  SliceLength length;
-  for (int i = 0; i < 20; ++i) length.observe(length.n_token(), 1, 1e-3);
-  EXPECT_EQ(length.n_token(), SliceLength::kShortest);
-  for (int i = 0; i < 20; ++i) length.observe(length.n_token(), 1e-6, 1);
-  EXPECT_EQ(length.n_token(), SliceLength::kLongest);
+TEST(SliceSize, TakesMoreLayersWhereTokensAreNoLongerAdded) {
+  SliceSize size;
+  for (int i = 0; i < 40; ++i) {
+    const uint32_t n = size.n_token(64), layers = size.n_layer(n);
+    size.observe(n, layers, seconds(n, layers), 100e-3);
+  }
+  EXPECT_EQ(size.n_token(64), 64u);
+  EXPECT_NEAR(seconds(64, size.n_layer(64)), 200e-3, 10e-3);
+  EXPECT_GT(size.n_layer(8), size.n_layer(64)) << "the last tokens of a prompt";
+}
+
+TEST(SliceSize, StaysWithinItsBounds) {
+  SliceSize size;
+  for (int i = 0; i < 40; ++i) size.observe(size.n_token(512), 1, 1, 1e-3);
+  EXPECT_EQ(size.n_token(512), SliceSize::kTokensMin);
+  EXPECT_EQ(size.n_token(8), 8u);
+  EXPECT_EQ(size.n_layer(16), 1u);
+  for (int i = 0; i < 80; ++i) size.observe(512, size.n_layer(512), 1e-6, 1);
+  EXPECT_EQ(size.n_token(512), 512u);
+  EXPECT_GT(size.n_layer(512), 1000u);
+  size.observe(0, 1, 1, 1);
+  size.observe(1, 1, 0, 1);
+  size.observe(1, 1, 1, 0);
+  EXPECT_EQ(size.n_token(512), 512u) << "what was not measured changes nothing";
 }
 
 }  // namespace
