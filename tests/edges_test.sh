@@ -13,7 +13,7 @@ declare -A allowed=(
   [plan]="base plan"
   [exec]="base kernels model kv store plan exec"
   [server]="base kernels model kv store plan exec server"
-  [bench]="base kernels model kv store plan exec bench"
+  [bench]="base kernels model kv store plan exec server bench"
   [cli]="base kernels model kv store plan exec server bench cli"
 )
 failed=0

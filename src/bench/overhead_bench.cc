@@ -79,12 +79,14 @@ Result<double> ttft_in_process(exec::Engine& engine, const std::string& text, co
   exec::CompletionRequest request;
   request.tokens = engine.tokenizer().encode(text, true, true);
   request.n_predict = kAnswerTokens;
+  request.sampling.ignore_eos = true;
   request.on_text = [&](std::string_view) {
     if (first_s == 0) first_s = clock.now_s();
     return true;
   };
   const auto done = engine.complete(request);
   if (!done.ok()) return done.error();
+  if (first_s == 0) return Error{Code::kUnsupported, "this model begins its answer without text"};
   return first_s - start_s;
 }
 
@@ -106,8 +108,11 @@ Result<std::vector<Row>> bench_overhead(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto serving, Serving::open(*engine));
     httplib::Client client("127.0.0.1", serving->port());
     client.set_keep_alive(true);
-    const nlohmann::json body = {
-        {"prompt", text}, {"max_tokens", kAnswerTokens}, {"temperature", 0}, {"stream", true}};
+    const nlohmann::json body = {{"prompt", text},
+                                 {"max_tokens", kAnswerTokens},
+                                 {"temperature", 0},
+                                 {"ignore_eos", true},
+                                 {"stream", true}};
     const std::string sent = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     HS_RETURN_IF_ERROR(ttft_in_process(*engine, text, clock));  // from here on it is warm
     std::vector<double> served, own;

@@ -39,9 +39,6 @@ class ParallelRun {
     const model::Tokenizer& tokenizer = run->engine_->tokenizer();
     HS_ASSIGN_OR_RETURN(const std::string text, documents(tokenizer, 4000));
     run->tokens_ = tokenizer.encode(text, true, false);
-    for (Token t = 0; t < tokenizer.n_vocab(); ++t) {
-      if (tokenizer.is_end(t)) run->no_end_.emplace_back(t, -1e9f);
-    }
     return run;
   }
 
@@ -120,7 +117,7 @@ class ParallelRun {
     exec::CompletionRequest r;
     r.tokens = std::move(tokens);
     r.n_predict = n_predict;
-    r.sampling.logit_bias = no_end_;
+    r.sampling.ignore_eos = true;
     r.salt = std::move(salt);
     r.cancel = enough;
     r.on_text = [&](std::string_view) {
@@ -191,7 +188,6 @@ class ParallelRun {
   std::unique_ptr<exec::Engine> engine_;
   std::vector<Token> tokens_;  // of documents
   std::atomic<uint32_t> n_piece_ = 0;
-  std::vector<std::pair<Token, float>> no_end_;
   uint32_t n_salt_ = 0;
 };
 

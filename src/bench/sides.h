@@ -27,8 +27,8 @@ inline constexpr uint32_t kBatch = 512;  // most tokens of a step, on both sides
 class Libllama {
  public:
   // repack: weights may be copied into the form that suits the CPU, as is usual; else they stay
-  // mapped. Errors: kIo, kExhausted.
-  // n_sequence: texts that it may hold at once, each of n_ctx tokens.
+  // mapped. n_sequence: texts that it may hold at once, each of n_ctx tokens. Errors: kIo,
+  // kExhausted.
   static Result<std::unique_ptr<Libllama>> open(const std::filesystem::path& path,
                                                 uint32_t n_threads, uint32_t n_ctx,
                                                 bool repack = true, uint32_t n_sequence = 1);

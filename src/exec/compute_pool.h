@@ -2,7 +2,7 @@
 //
 // A job is a number of independent items; the calling thread works too and returns when all are
 // done. It waits for threads that have joined the job, never for one that has yet to wake: where
-// other programs have the cores, a job takes no longer than it would on the calling thread alone.
+// other programs have the cores, a thread that gets none costs nothing.
 // Waiting threads spin for a moment, because a layer's jobs follow each other closely, then sleep.
 //
 //   threads  run() by one thread at a time

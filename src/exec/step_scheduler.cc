@@ -5,7 +5,6 @@
 #include <limits>
 #include <new>
 #include <numeric>
-#include <optional>
 
 #include "plan/prefill_plan.h"
 
@@ -108,6 +107,11 @@ Result<StepResult> StepScheduler::run(const StepRequest& request) {
   }
   if (!own.outcome.ok()) return own.outcome.error();
   return own.result;
+}
+
+uint32_t StepScheduler::n_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<uint32_t>(waiting_.size());
 }
 
 // Until then those that wait, answers before prompts, wait for answers that are about to come.
@@ -231,10 +235,12 @@ void StepScheduler::observe(std::span<Waiting* const> steps, double seconds) {
     decode_s_ = decode_s_ == 0 ? seconds : decode_s_ + (seconds - decode_s_) / 8;
     return;
   }
+  if (!first.outcome.ok()) return;
   const uint32_t n_token = first.n_slice_token();
   if (first.layer_first == 0) n_prompt_token_ += n_token;
-  // The last slice of a prompt is as long as it is.
-  if (n_answering_ > 0 && n_token < first.request.tokens.size()) {
+  // Of the last layer often K and V alone are computed: too little to learn from it.
+  const bool ends_early = first.layer_end == n_layer_ && first.layer_first > 0;
+  if (n_answering_ > 0 && !ends_early) {
     slice_size_.observe(n_token, first.layer_end - first.layer_first, seconds, decode_s_);
   }
 }

@@ -59,6 +59,8 @@ class StepScheduler {
   // Errors: those of the executor; kCancelled also while waiting.
   Result<StepResult> run(const StepRequest& request);
 
+  uint32_t n_waiting() const;  // requests whose step is not being computed
+
   // While it lives, a request generates: others may wait a moment for its next step.
   class Answering {
    public:
@@ -84,7 +86,7 @@ class StepScheduler {
   LayerExecutor& executor_;
   const Clock& clock_;
   const uint32_t n_layer_, n_vocab_, d_model_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Waiting*> waiting_;  // of all that are not computed
   bool computing_ = false;

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -44,7 +46,8 @@ class RecordingExecutor final : public LayerExecutor {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    if (throws_) throw std::bad_alloc();
+    if (throws_ || step.layer_first >= throws_from_layer_) throw std::bad_alloc();
+    if (cost_) on_step_(cost_(step));
     steps_.push_back({step.numeric_class == NumericClass::kDecode,
                       {step.tokens.begin(), step.tokens.end()},
                       {step.positions.begin(), step.positions.end()},
@@ -64,14 +67,19 @@ class RecordingExecutor final : public LayerExecutor {
     return {};
   }
 
-  std::vector<Step> steps_;  // read while nothing runs
+  std::vector<Step> steps_;                            // read while nothing runs
+  std::function<double(const LayerStep&)> cost_ = {};  // seconds of a step
+  std::function<void(double)> on_step_ = {};           // hears of them
+  std::atomic<uint32_t> throws_from_layer_ = kLayers;
   std::atomic<int> n_begun_ = 0;
   std::atomic<bool> held_ = false, throws_ = false;
 };
 
-struct Bed {
+// Its time passes by hand, so nobody waits in vain; TimedBed's by itself.
+template <class ClockT>
+struct BedWith {
   RecordingExecutor executor;
-  SystemClock clock;
+  ClockT clock;
   StepScheduler scheduler{executor, clock, small_params()};
 
   Result<StepResult> run(NumericClass numeric_class, const std::vector<Token>& tokens,
@@ -90,6 +98,28 @@ struct Bed {
   void until_begun(int n) {
     while (executor.n_begun_ < n) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+};
+
+using Bed = BedWith<FakeClock>;
+using TimedBed = BedWith<SystemClock>;
+
+// An answer that asks for token after token.
+class EndlessAnswer {
+ public:
+  explicit EndlessAnswer(Bed& bed)
+      : answering_(bed.scheduler), running_([this, &bed] {
+          std::vector<float> logits;
+          while (!enough_) EXPECT_TRUE(bed.run(NumericClass::kDecode, {1}, logits).ok());
+        }) {}
+  ~EndlessAnswer() {
+    enough_ = true;
+    running_.join();
+  }
+
+ private:
+  std::atomic<bool> enough_ = false;
+  StepScheduler::Answering answering_;
+  std::thread running_;
 };
 
 TEST(StepScheduler, AnswersShareAStepAndGetTheirOwnLogits) {
@@ -120,7 +150,7 @@ TEST(StepScheduler, AnswersShareAStepAndGetTheirOwnLogits) {
 }
 
 TEST(StepScheduler, AnAnswerThatStaysAwayDelaysTheOthersOnlyAMoment) {
-  Bed bed;
+  TimedBed bed;
   const StepScheduler::Answering one(bed.scheduler), never_comes(bed.scheduler);
   std::vector<float> logits;
   const auto done = bed.run(NumericClass::kDecode, {1}, logits);
@@ -153,7 +183,7 @@ TEST(StepScheduler, APromptKeepsItsPlaceFromSliceToSlice) {
 }
 
 TEST(StepScheduler, APromptBesideAnAnswerIsComputedInShortSlices) {
-  Bed bed;
+  TimedBed bed;
   const StepScheduler::Answering answering(bed.scheduler);
   const std::vector<Token> tokens(700, 5);
   std::vector<float> logits;
@@ -162,40 +192,75 @@ TEST(StepScheduler, APromptBesideAnAnswerIsComputedInShortSlices) {
 
 TEST(StepScheduler, AnswersHaveTheirTurnBetweenTheLayersOfASlice) {
   Bed bed;
-  std::vector<float> prompt_logits, logits;
-  const std::vector<Token> tokens(100, 5);
-  auto answering = std::make_unique<StepScheduler::Answering>(bed.scheduler);
-  std::thread prompt([&] {
-    const auto done = bed.run(NumericClass::kPrefill, tokens, prompt_logits);
-    EXPECT_EQ(done->n_token, 100u);
-  });
-  bed.until_begun(1);
-  for (uint32_t i = 0; i < 4 * kLayers; ++i) {
-    EXPECT_TRUE(bed.run(NumericClass::kDecode, {1}, logits).ok());
+  std::vector<float> logits;
+  {
+    const EndlessAnswer answer(bed);
+    EXPECT_EQ(bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits)->n_token, 100u);
   }
-  answering.reset();
-  prompt.join();
-  EXPECT_EQ(prompt_logits.size(), kVocab);
+  EXPECT_EQ(logits, (std::vector<float>{5, 5, 5}));
   uint32_t layer = 0;
   bool was_prompt = false;
   for (const auto& step : bed.executor.steps_) {
-    if (!step.decode) {
-      EXPECT_EQ(step.layer_first, layer);
-      EXPECT_EQ(step.tokens.size(), 100u);
-      EXPECT_FALSE(was_prompt) << "the answer waited for two in a row";
-      layer = step.layer_end;
-    }
+    EXPECT_FALSE(was_prompt && !step.decode) << "the answer waited for two in a row";
     was_prompt = !step.decode;
+    if (step.decode) continue;
+    EXPECT_EQ(step.tokens.size(), 100u);
+    EXPECT_EQ(step.layer_first, layer);
+    EXPECT_LT(step.layer_end, layer + kLayers);
+    layer = step.layer_end;
   }
   EXPECT_EQ(layer, kLayers);
-  EXPECT_LT(bed.executor.steps_.front().layer_end, kLayers);
+}
+
+TEST(StepScheduler, ASliceGoesOnAtOnceWhenAnswersEnd) {
+  Bed bed;
+  std::vector<float> logits;
+  auto answering = std::make_unique<StepScheduler::Answering>(bed.scheduler);
+  std::thread prompt([&] {
+    EXPECT_TRUE(bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits).ok());
+  });
+  bed.until_begun(1);
+  answering.reset();
+  prompt.join();
+  ASSERT_EQ(bed.executor.steps_.size(), 2u);
+  EXPECT_EQ(bed.executor.steps_[1].layer_first, bed.executor.steps_[0].layer_end);
+  EXPECT_EQ(bed.executor.steps_[1].layer_end, kLayers);
+}
+
+TEST(StepScheduler, AShortPromptOvertakesBetweenTheLayersOfASlice) {
+  Bed bed;
+  std::vector<float> long_logits, short_logits, logits;
+  std::atomic<int> n_done = 0;
+  auto answering = std::make_unique<StepScheduler::Answering>(bed.scheduler);
+  std::thread one([&] {
+    EXPECT_TRUE(bed.run(NumericClass::kPrefill, std::vector<Token>(5000, 5), long_logits).ok());
+    ++n_done;
+  });
+  bed.until_begun(1);  // and no more: the answer has not asked yet
+  std::thread two([&] {
+    EXPECT_TRUE(bed.run(NumericClass::kPrefill, {6, 7}, short_logits).ok());
+    ++n_done;
+  });
+  while (bed.scheduler.n_waiting() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (n_done < 2) EXPECT_TRUE(bed.run(NumericClass::kDecode, {1}, logits).ok());
+  one.join();
+  two.join();
+  EXPECT_EQ(short_logits, (std::vector<float>{7, 7, 7}));
+  std::vector<size_t> n_token;
+  for (const auto& step : bed.executor.steps_) {
+    if (!step.decode) n_token.push_back(step.tokens.size());
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(n_token.begin() + 1, n_token.end())) << "the short one first";
+  EXPECT_EQ(n_token[1], 2u);
+  EXPECT_GT(n_token.front(), 2u);
+  EXPECT_GT(n_token.back(), 2u);
 }
 
 TEST(StepScheduler, ASliceIsCancelledBetweenItsLayers) {
   Bed bed;
   std::vector<float> logits;
   std::stop_source cancel;
-  const StepScheduler::Answering answering(bed.scheduler), never_comes(bed.scheduler);
+  auto answering = std::make_unique<StepScheduler::Answering>(bed.scheduler);  // and never asks
   Result<StepResult> done = StepResult{};
   std::thread prompt([&] {
     done = bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits, cancel.get_token());
@@ -205,7 +270,68 @@ TEST(StepScheduler, ASliceIsCancelledBetweenItsLayers) {
   prompt.join();
   ASSERT_FALSE(done.ok());
   EXPECT_EQ(done.error().code, Code::kCancelled);
+  EXPECT_LE(bed.executor.n_begun_, 1);
+  answering.reset();
   EXPECT_TRUE(bed.run(NumericClass::kPrefill, {1}, logits).ok()) << "nothing of it is left";
+}
+
+TEST(StepScheduler, AFailureInALaterLayerEndsTheSlice) {
+  Bed bed;
+  std::vector<float> logits;
+  bed.executor.throws_from_layer_ = 2;
+  {
+    const EndlessAnswer answer(bed);
+    const auto done = bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits);
+    ASSERT_FALSE(done.ok());
+    EXPECT_EQ(done.error().code, Code::kExhausted);
+    bed.executor.throws_from_layer_ = kLayers;
+    EXPECT_TRUE(bed.run(NumericClass::kPrefill, std::vector<Token>(100, 5), logits).ok());
+  }
+}
+
+// A layer takes 1.5 ms and 80 us a token, its K and V alone a tenth; a decode step 10 ms.
+TEST(StepScheduler, NoStepOfAPromptTakesLongerThanItMay) {
+  constexpr double kDecodeS = 10e-3, kMayS = plan::SliceSize::kGapSteps * kDecodeS;
+  Bed bed;
+  std::vector<double> prompt_s;
+  bed.executor.on_step_ = [&](double seconds) { bed.clock.advance(seconds); };
+  bed.executor.cost_ = [&](const LayerStep& step) {
+    if (step.numeric_class == NumericClass::kDecode) return kDecodeS;
+    double layers = step.layer_end - step.layer_first;
+    if (step.layer_end == kLayers && step.want_logits == WantLogits::kNone) layers -= 0.9;
+    prompt_s.push_back(layers * (1.5e-3 + 80e-6 * static_cast<double>(step.tokens.size())));
+    return prompt_s.back();
+  };
+  std::vector<float> logits;
+  const auto prefill = [&](size_t n_token) {
+    std::optional<uint64_t> order;
+    double compute_s = 0, wait_s = 0;
+    for (size_t left = n_token; left > 0;) {
+      const auto done =
+          bed.run(NumericClass::kPrefill, std::vector<Token>(left, 5), logits, {}, order);
+      ASSERT_TRUE(done.ok());
+      order = done->order;
+      left -= done->n_token;
+      compute_s += done->compute_s;
+      wait_s += done->wait_s;
+    }
+    EXPECT_NEAR(compute_s, std::accumulate(prompt_s.begin(), prompt_s.end(), 0.0), 1e-3);
+    EXPECT_GT(wait_s, 0.0);
+  };
+  {
+    const EndlessAnswer answer(bed);
+    std::vector<float> first;
+    ASSERT_TRUE(bed.run(NumericClass::kDecode, {1}, first).ok());  // decoding is known
+    prefill(4000);
+    for (size_t i = 8; i < prompt_s.size(); ++i) EXPECT_LE(prompt_s[i], 1.2 * kMayS) << i;
+    EXPECT_GT(std::accumulate(prompt_s.begin(), prompt_s.end(), 0.0) / double(prompt_s.size()),
+              0.7 * kMayS);
+    for (const size_t n_token : {3u, 40u, 500u}) {
+      prompt_s.clear();
+      prefill(n_token);
+      for (const double s : prompt_s) EXPECT_LE(s, 1.2 * kMayS) << n_token;
+    }
+  }
 }
 
 TEST(StepScheduler, CancellingEndsWhatRunsAndWhatWaits) {

@@ -6,7 +6,10 @@
 namespace headstart::plan {
 namespace {
 
-constexpr double kWorkMin = 16, kWorkMax = 1 << 24;
+// Preparing a layer's weights for a slice costs as much as this many of its tokens: measured on
+// SmolLM2, 2.8 ms for 16 tokens and 43 ms for 512.
+constexpr double kLayerTokens = 16;
+constexpr double kWorkMin = SliceSize::kTokensMin + kLayerTokens, kWorkMax = 1 << 24;
 
 std::vector<uint32_t> in_order(const StepQuestion& q, bool decode) {
   std::vector<uint32_t> steps;
@@ -47,17 +50,17 @@ std::vector<uint32_t> choose_steps(const StepQuestion& q) {
 }
 
 uint32_t SliceSize::n_token(uint32_t n_max) const {
-  const uint32_t n_min = std::min(kTokensMin, n_max);
-  return work_ >= n_max ? n_max : std::max(n_min, static_cast<uint32_t>(work_));
+  const double n = std::clamp<double>(work_ - kLayerTokens, kTokensMin, kWorkMax);
+  return std::min(n_max, static_cast<uint32_t>(n));
 }
 
 uint32_t SliceSize::n_layer(uint32_t n_token) const {
-  return std::max(1u, static_cast<uint32_t>(work_ / n_token));
+  return std::max(1u, static_cast<uint32_t>(work_ / (n_token + kLayerTokens)));
 }
 
 void SliceSize::observe(uint32_t n_token, uint32_t n_layer, double slice_s, double decode_s) {
-  const double work = double{1} * n_token * n_layer;
-  if (work == 0 || slice_s <= 0 || decode_s <= 0) return;
+  if (n_token == 0 || n_layer == 0 || slice_s <= 0 || decode_s <= 0) return;
+  const double work = (n_token + kLayerTokens) * n_layer;
   // A half or twice at most: one step that was held up says little.
   work_ = std::clamp(work * kGapSteps * decode_s / slice_s, work_ / 2, work_ * 2);
   work_ = std::clamp(work_, kWorkMin, kWorkMax);

@@ -42,7 +42,7 @@ std::vector<uint32_t> choose_steps(const StepQuestion& question);
 // few.
 class SliceSize {
  public:
-  static constexpr double kGapSteps = 2;
+  static constexpr double kGapSteps = 1.5;
   static constexpr uint32_t kTokensMin = 16;
 
   // Tokens of the next slice, at most n_max.
@@ -53,7 +53,7 @@ class SliceSize {
   void observe(uint32_t n_token, uint32_t n_layer, double slice_s, double decode_s);
 
  private:
-  double work_ = 128;  // tokens × layers
+  double work_ = 128;  // layers × (tokens and what a layer costs besides)
 };
 
 }  // namespace headstart::plan

@@ -9,25 +9,14 @@ namespace {
 
 // OpenAI's form of a token that is not UTF-8 by itself: bytes:\xe2\x82.
 std::string shown(const std::string& bytes) {
-  const Json probe = bytes;
-  try {
-    (void)probe.dump();
-    return bytes;
-  } catch (const Json::exception&) {
-    std::string out = "bytes:";
-    for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    return out;
-  }
-}
-
-Json bytes_of(const std::string& text) {
-  Json out = Json::array();
-  for (const char c : text) out.push_back(static_cast<unsigned char>(c));
+  if (is_utf8(bytes)) return bytes;
+  std::string out = "bytes:";
+  for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return out;
 }
 
 Json prob_of(const model::TokenProb& p) {
-  return {{"token", shown(p.text)}, {"logprob", p.logprob}, {"bytes", bytes_of(p.text)}};
+  return {{"token", shown(p.text)}, {"logprob", p.logprob}, {"bytes", byte_values(p.text)}};
 }
 
 Json chat_logprobs(std::span<const model::TokenProbs> probs) {

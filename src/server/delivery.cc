@@ -26,7 +26,7 @@ Delivery::Delivery(std::vector<std::unique_ptr<RequestQueue::Ticket>> tickets, A
                    DeliveryOptions options)
     : tickets_(std::move(tickets)), head_(std::move(head)), options_(std::move(options)) {}
 
-ApiResult<std::string> Delivery::whole() const {
+ApiResult<std::optional<std::string>> Delivery::whole() const {
   std::vector<Answer> answers;
   for (const auto& ticket : tickets_) {
     while (!ticket->finished()) {
@@ -35,7 +35,7 @@ ApiResult<std::string> Delivery::whole() const {
         t->wait(kNoWait);
         t->take_probs();
       }
-      if (!options_.client_alive()) return std::string();
+      if (!options_.client_alive()) return std::nullopt;
       if (Steady::now() >= options_.deadline && !ticket->finished()) {
         return tl::unexpected(deadline_exceeded());
       }

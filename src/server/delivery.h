@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,8 @@ class Delivery {
   Delivery(std::vector<std::unique_ptr<RequestQueue::Ticket>> tickets, AnswerHead head,
            DeliveryOptions options);
 
-  // The body of the whole answer. Empty: the client has left.
-  ApiResult<std::string> whole() const;
+  // The body of the whole answer. Nothing: the client has left.
+  ApiResult<std::optional<std::string>> whole() const;
   // Writes all events. False: the client has left.
   bool stream(httplib::DataSink& sink) const;
 

@@ -105,13 +105,8 @@ std::vector<std::string_view> public_paths() {
   return paths;
 }
 
-// Empty: the client has left, so nobody reads it.
 void write_answer(Response& res, ApiResult<std::string> body) {
   if (!body) return write_error(res, body.error());
-  if (body->empty()) {
-    res.status = 499;  // nginx's number, for the metrics
-    return;
-  }
   res.set_content(*std::move(body), kJson);
 }
 
@@ -386,7 +381,13 @@ void Server::Impl::post_completion(Endpoint endpoint, const Request& req, Respon
   auto delivery = std::make_shared<const Delivery>(*std::move(tickets), std::move(head),
                                                    std::move(delivery_options));
   if (request->stream) return answer_stream(std::move(delivery), req, res);
-  write_answer(res, delivery->whole());
+  auto answer = delivery->whole();
+  if (!answer) return write_error(res, answer.error());
+  if (!*answer) {
+    res.status = 499;  // the client has left, so nobody reads it; nginx's number for the metrics
+    return;
+  }
+  res.set_content(**std::move(answer), kJson);
 }
 
 // A request may shorten the server's deadline, not lengthen it.

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <vector>
 
+#include "exec/text_stream.h"
+
 namespace headstart::server {
 
 // Counts nesting and values before the parser allocates anything: 16 MiB of "[[[[" or "{},{},"
@@ -33,6 +35,14 @@ std::optional<ApiError> check_shape(std::string_view text) {
     if (values > kJsonValuesMax) return bad_field("", "the JSON holds too many values");
   }
   return std::nullopt;
+}
+
+bool is_utf8(std::string_view bytes) { return exec::valid_utf8(bytes) == bytes; }
+
+Json byte_values(std::string_view bytes) {
+  Json out = Json::array();
+  for (const char c : bytes) out.push_back(static_cast<unsigned char>(c));
+  return out;
 }
 
 std::string dump(const Json& value) {

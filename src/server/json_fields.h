@@ -27,6 +27,10 @@ inline constexpr size_t kJsonMembersMax = 2048;    // of one object: they are lo
 // A model may write bytes that are no UTF-8; the client gets replacement characters, never a 500.
 std::string dump(const Json& value);
 
+// Tokens may be parts of a UTF-8 sequence: whether these bytes are text, and their values.
+bool is_utf8(std::string_view bytes);
+Json byte_values(std::string_view bytes);
+
 // The body as one object. Errors: not JSON, not an object, nested too deeply, too many values.
 ApiResult<Json> parse_object(std::string_view body);
 // Whether text may be parsed as JSON by those who set no limits; it need not be JSON.

@@ -42,15 +42,7 @@ std::optional<std::vector<Token>> tokens_of(const Json& content, const Completer
 
 // A piece may be a part of a UTF-8 sequence: then its bytes stand as numbers.
 Json piece_of(const std::string& bytes) {
-  const Json text = bytes;
-  try {
-    (void)text.dump();
-    return text;
-  } catch (const Json::exception&) {
-    Json out = Json::array();
-    for (const char c : bytes) out.push_back(static_cast<unsigned char>(c));
-    return out;
-  }
+  return is_utf8(bytes) ? Json(bytes) : byte_values(bytes);
 }
 
 // What a request to /completion is sampled with that says nothing.
