@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "exec/engine.h"
@@ -137,8 +138,20 @@ TEST_P(Parallel, WaitsForASlotAndSaysSo) {
     r.tokens = tiny_prompt(300, 3);
     r.n_predict = 20;
   }
-  const auto results = at_once(*engine, requests);
-  EXPECT_GT(std::max(results[0]->wait_ms, results[1]->wait_ms), 0.5);
+  std::atomic<bool> held = false, called = false;
+  requests[0].on_text = [&](std::string_view) {
+    if (held.exchange(true)) return true;
+    while (!called) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the other waits
+    return true;
+  };
+  std::vector<Result<Completion>> results(2, Completion{});
+  std::thread first([&] { results[0] = engine->complete(requests[0]); });
+  while (!held) std::this_thread::yield();
+  called = true;
+  results[1] = engine->complete(requests[1]);
+  first.join();
+  EXPECT_GT(results[1]->wait_ms, 0.5);
   for (const auto& r : results) {
     EXPECT_GE(r->ttft_ms, r->wait_ms + r->lookup_ms + r->load_ms + r->compute_ms - 1);
   }
