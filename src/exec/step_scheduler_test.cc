@@ -316,7 +316,9 @@ TEST(StepScheduler, NoStepOfAPromptTakesLongerThanItMay) {
       wait_s += done->wait_s;
     }
     EXPECT_NEAR(compute_s, std::accumulate(prompt_s.begin(), prompt_s.end(), 0.0), 1e-3);
-    EXPECT_GT(wait_s, 0.0);
+    if (n_token > 1000) {
+      EXPECT_GT(wait_s, kDecodeS) << "decode steps lay between";
+    }
   };
   {
     const EndlessAnswer answer(bed);
