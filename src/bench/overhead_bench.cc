@@ -2,7 +2,6 @@
 // the engine itself as `headstart run` does, in one process.
 #include <cpp-httplib/httplib.h>
 
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "bench/documents.h"
@@ -11,6 +10,7 @@
 #include "exec/engine.h"
 #include "server/engine_completer.h"
 #include "server/http_server.h"
+#include "server/json_fields.h"
 
 namespace headstart::bench {
 namespace {
@@ -52,11 +52,6 @@ Result<double> ttft_over_http(httplib::Client& client, const std::string& body,
                               const Clock& clock) {
   double first_s = 0;
   std::string received;
-  const auto take = [&](const char* data, size_t size) {
-    received.append(data, size);
-    if (first_s == 0 && received.find("\ndata: ") != std::string::npos) first_s = clock.now_s();
-    return true;
-  };
   const double start_s = clock.now_s();
   httplib::Request request;
   request.method = "POST";
@@ -64,7 +59,9 @@ Result<double> ttft_over_http(httplib::Client& client, const std::string& body,
   request.body = body;
   request.set_header("Content-Type", "application/json");
   request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
-    return take(data, size);
+    received.append(data, size);
+    if (first_s == 0 && received.find("\ndata: ") != std::string::npos) first_s = clock.now_s();
+    return true;
   };
   const auto response = client.send(request);
   if (!response || response->status != 200 || first_s == 0) {
@@ -108,12 +105,12 @@ Result<std::vector<Row>> bench_overhead(const BenchOptions& o) {
     HS_ASSIGN_OR_RETURN(const auto serving, Serving::open(*engine));
     httplib::Client client("127.0.0.1", serving->port());
     client.set_keep_alive(true);
-    const nlohmann::json body = {{"prompt", text},
-                                 {"max_tokens", kAnswerTokens},
-                                 {"temperature", 0},
-                                 {"ignore_eos", true},
-                                 {"stream", true}};
-    const std::string sent = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const server::Json body = {{"prompt", text},
+                               {"max_tokens", kAnswerTokens},
+                               {"temperature", 0},
+                               {"ignore_eos", true},
+                               {"stream", true}};
+    const std::string sent = server::dump(body);
     HS_RETURN_IF_ERROR(ttft_in_process(*engine, text, clock));  // from here on it is warm
     std::vector<double> served, own;
     for (uint32_t i = 0; i < (o.n_repeat != 0 ? o.n_repeat : kRepeat); ++i) {

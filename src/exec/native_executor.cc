@@ -315,7 +315,7 @@ Result<void> NativeExecutor::run(const LayerStep& step) {
   s.take_input();
   for (s.layer = step.layer_first; s.layer < step.layer_end; ++s.layer) {
     if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
-    if (s.options.read_ahead && s.layer + 1 < step.layer_end) s.model.read_ahead(s.layer + 1);
+    if (s.options.read_ahead && s.layer + 1 < s.params().n_layer) s.model.read_ahead(s.layer + 1);
     s.run_layer();
   }
   s.give_output();

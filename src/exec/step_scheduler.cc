@@ -25,12 +25,10 @@ struct StepScheduler::Waiting {
   bool done = false;
   Result<void> outcome = {};
   StepResult result = {};
-  // Of a prompt's slice that has begun: where it ends, the layers that this step computes, and what
-  // has come out of those before.
-  uint32_t slice_end = 0;
+  // Of a prompt's slice that has begun, whose tokens `result` counts: the layers that this step
+  // computes, and what has come out of those before.
   uint32_t layer_first = 0, layer_end = 0;
   std::optional<HiddenStates> hidden = {};
-  uint32_t n_slice_token() const { return slice_end - request.pos; }
 };
 
 StepScheduler::StepScheduler(LayerExecutor& executor, const Clock& clock,
@@ -132,9 +130,9 @@ void StepScheduler::begin_slice(Waiting& step) const {
   if (step.layer_first == 0) {
     const auto n_prompt = r.pos + static_cast<uint32_t>(r.tokens.size());
     const uint32_t n_token = n_answering_ == 0 ? n_max : slice_size_.n_token(n_max);
-    step.slice_end = plan::slice_end(r.pos, n_prompt, executor_.grain(), n_token);
+    step.result.n_token = plan::slice_end(r.pos, n_prompt, executor_.grain(), n_token) - r.pos;
   }
-  const uint32_t n_layer = n_answering_ == 0 ? n_layer_ : slice_size_.n_layer(step.n_slice_token());
+  const uint32_t n_layer = n_answering_ == 0 ? n_layer_ : slice_size_.n_layer(step.result.n_token);
   step.layer_end = step.layer_first + std::min(n_layer, n_layer_ - step.layer_first);
 }
 
@@ -176,7 +174,7 @@ double StepScheduler::compute(std::span<Waiting* const> steps) {
 
 void StepScheduler::compute_prompt(Waiting& waiting) {
   const StepRequest& r = waiting.request;
-  const uint32_t n_token = waiting.n_slice_token();
+  const uint32_t n_token = waiting.result.n_token;
   const bool ends_prompt = n_token == r.tokens.size();
   if (waiting.layer_end < n_layer_ && !waiting.hidden) {
     waiting.hidden.emplace(r.pos, n_token, d_model_);
@@ -195,7 +193,6 @@ void StepScheduler::compute_prompt(Waiting& waiting) {
   s.logits = r.logits;
   s.cancel = r.cancel;
   s.attention = r.attention;
-  waiting.result.n_token = n_token;
   waiting.outcome = executor_.run(s);
 }
 
@@ -236,7 +233,7 @@ void StepScheduler::observe(std::span<Waiting* const> steps, double seconds) {
     return;
   }
   if (!first.outcome.ok()) return;
-  const uint32_t n_token = first.n_slice_token();
+  const uint32_t n_token = first.result.n_token;
   if (first.layer_first == 0) n_prompt_token_ += n_token;
   // Of the last layer often K and V alone are computed: too little to learn from it.
   const bool ends_early = first.layer_end == n_layer_ && first.layer_first > 0;

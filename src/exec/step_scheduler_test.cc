@@ -47,7 +47,7 @@ class RecordingExecutor final : public LayerExecutor {
     }
     if (step.cancel.stop_requested()) return Error{Code::kCancelled, "cancelled"};
     if (throws_ || step.layer_first >= throws_from_layer_) throw std::bad_alloc();
-    if (cost_) on_step_(cost_(step));
+    if (on_step_) on_step_(step);
     steps_.push_back({step.numeric_class == NumericClass::kDecode,
                       {step.tokens.begin(), step.tokens.end()},
                       {step.positions.begin(), step.positions.end()},
@@ -67,9 +67,8 @@ class RecordingExecutor final : public LayerExecutor {
     return {};
   }
 
-  std::vector<Step> steps_;                            // read while nothing runs
-  std::function<double(const LayerStep&)> cost_ = {};  // seconds of a step
-  std::function<void(double)> on_step_ = {};           // hears of them
+  std::vector<Step> steps_;  // read while nothing runs
+  std::function<void(const LayerStep&)> on_step_ = {};
   std::atomic<uint32_t> throws_from_layer_ = kLayers;
   std::atomic<int> n_begun_ = 0;
   std::atomic<bool> held_ = false, throws_ = false;
@@ -294,13 +293,12 @@ TEST(StepScheduler, NoStepOfAPromptTakesLongerThanItMay) {
   constexpr double kDecodeS = 10e-3, kMayS = plan::SliceSize::kGapSteps * kDecodeS;
   Bed bed;
   std::vector<double> prompt_s;
-  bed.executor.on_step_ = [&](double seconds) { bed.clock.advance(seconds); };
-  bed.executor.cost_ = [&](const LayerStep& step) {
-    if (step.numeric_class == NumericClass::kDecode) return kDecodeS;
+  bed.executor.on_step_ = [&](const LayerStep& step) {
+    if (step.numeric_class == NumericClass::kDecode) return bed.clock.advance(kDecodeS);
     double layers = step.layer_end - step.layer_first;
     if (step.layer_end == kLayers && step.want_logits == WantLogits::kNone) layers -= 0.9;
     prompt_s.push_back(layers * (1.5e-3 + 80e-6 * static_cast<double>(step.tokens.size())));
-    return prompt_s.back();
+    bed.clock.advance(prompt_s.back());
   };
   std::vector<float> logits;
   const auto prefill = [&](size_t n_token) {

@@ -12,9 +12,9 @@
 //
 // The life of a call: a connection's thread reads and checks it (completion_request.h), renders and
 // tokenizes (admission.h), queues it (request_queue.h), and writes what the worker hands over
-// (completion_response.h, choice_stream.h). It listens before the model is loaded and says 503
-// until set_ready(). Who may call what is decided first (access.h). Nothing of a prompt or of a key
-// is ever logged.
+// (delivery.h, completion_response.h, choice_stream.h). It listens before the model is loaded and
+// says 503 until set_ready(). Who may call what is decided first (access.h). Nothing of a prompt or
+// of a key is ever logged.
 //
 //   threads  run() by one thread; drain(), stop() and set_ready() by any; not from a signal handler
 #pragma once
